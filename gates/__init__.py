@@ -1,0 +1,1 @@
+"""Judges run directories: statistics, verdict, reports. Opens no socket."""

@@ -1,0 +1,1 @@
+"""One file a report format; the file's name is its key."""

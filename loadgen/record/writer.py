@@ -1,0 +1,117 @@
+"""Writes a run directory: every line whole and on its way to the disk before the next request starts."""
+
+import os
+import platform
+import socket
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import orjson
+
+from loadgen.record.fields import SCHEMA, Anchor, Record, Telemetry
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Reason = Literal["done", "interrupted", "failed"]
+
+
+class RunExists(Exception):
+    """The run directory is there already; a run is never overwritten."""
+
+
+def take_anchor(stamps: Literal["kernel", "read", "virtual"]) -> Anchor:
+    """Both clocks as close together as five tries give; error_ns bounds the distance between the two readings."""
+
+    def reading() -> tuple[int, int, int]:
+        before = time.monotonic_ns()
+        realtime = time.time_ns()
+        after = time.monotonic_ns()
+        return after - before, (before + after) // 2, realtime
+
+    error, monotonic, realtime = min(reading() for _ in range(5))
+    return Anchor(
+        host=socket.gethostname(),
+        boot_id=_boot_id(),
+        monotonic_ns=monotonic,
+        realtime_ns=realtime,
+        error_ns=error,
+        stamps=stamps,
+    )
+
+
+def _boot_id() -> str | None:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else None
+
+
+def host_facts() -> dict[str, Any]:
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "hostname": socket.gethostname(),
+    }
+
+
+class RunWriter:
+    """An open run directory. One process writes it; each ended request is one unbuffered append.
+
+    Raises RunExists where the directory is there already.
+    """
+
+    def __init__(self, path: Path, asked: dict[str, Any], anchor: Anchor) -> None:
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise RunExists(
+                f"{path} exists already, and a run is never overwritten. Give --out another directory, or remove it."
+            ) from None
+        self.path = path
+        _write_whole(path / "run.json", {"schema": SCHEMA, **asked})
+        self._records = self._open("records.jsonl")
+        self._telemetry = self._open("telemetry.jsonl")
+        self._append(self._records, {"anchor": anchor})
+
+    def _open(self, name: str) -> IO[bytes]:
+        return (self.path / name).open("xb", buffering=0)
+
+    def _append(self, file: IO[bytes], line: Any) -> None:
+        # One write a line: after a kill, at most the line being written is torn, and the reader drops it.
+        file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+
+    def record(self, record: Record) -> None:
+        self._append(self._records, record)
+
+    def telemetry(self, line: Telemetry) -> None:
+        self._append(self._telemetry, line)
+
+    def scores(self, endpoint: str, profile: str, pass_no: int, scores: "np.ndarray[Any, np.dtype[np.void]]") -> None:
+        """Stores one pass's reference scores (dtype SCORE_DTYPE), renamed into place so that no half file is seen."""
+        write_scores(self.path, endpoint, profile, pass_no, scores)
+
+    def end(self, reason: Reason, counts: dict[str, Any]) -> None:
+        """Marks the end of driving. Without this file a run is incomplete and never EQUIVALENT."""
+        self._records.close()
+        self._telemetry.close()
+        _write_whole(self.path / "end.json", {"reason": reason, "counts": counts})
+
+
+def write_scores(
+    run: Path, endpoint: str, profile: str, pass_no: int, scores: "np.ndarray[Any, np.dtype[np.void]]"
+) -> None:
+    import numpy as np
+
+    folder = run / "scores"
+    folder.mkdir(exist_ok=True)
+    partial = folder / f".{endpoint}-{profile}-{pass_no}.partial"
+    with partial.open("wb") as file:
+        np.save(file, scores)
+    partial.rename(folder / f"{endpoint}-{profile}-{pass_no}.npy")
+
+
+def _write_whole(path: Path, content: dict[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    partial.rename(path)

@@ -1,0 +1,1 @@
+"""Starts, watches and stops OpenAI-compatible engines; holds the embedded one."""

@@ -1,0 +1,1 @@
+"""The embedded engine: an exact small language model behind an OpenAI-compatible API."""
