@@ -1,0 +1,278 @@
+"""A run directory (or two) as arrays: what was received, what was scored, what was left out and why."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import ItemsView, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from gates.scored import Ints, Rows, Scored, join
+from loadgen.record import FailureKind, Record, Run, Telemetry
+
+Role = Literal["stock", "candidate"]
+Key = tuple[str, str, int]
+"""(endpoint's label, profile, pass number)."""
+
+
+class NotComparable(Exception):
+    """The run or runs do not hold a stock and a candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What gates need of one timed request. Stamps are monotonic nanoseconds of the client."""
+
+    request: int  # the key of its scores: the first 16 hex digits of its id
+    prompt_id: str
+    prompt: int | None  # hash of its token ids; None where the server did not return them
+    lane: int
+    sent_ns: int | None  # None where nothing was sent
+    end_ns: int | None
+    chunk_ns: Ints
+    chunk_tokens: Ints | None  # None where the wire does not say for every chunk
+    tokens: int | None  # received; None where neither ids nor usage came
+    failure: FailureKind | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One drained pass of one endpoint; replies in launch order."""
+
+    profile: str
+    pass_no: int
+    replies: list[Reply]
+    scored: Scored
+    start: dict[str, Any]  # the server's counters at the borders; {} where unknown
+    end: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """All drained passes of one endpoint, by pass number, then in the order of the profiles."""
+
+    role: Role
+    label: str
+    passes: list[Pass]
+    telemetry: list[Telemetry]  # without samples
+
+    def of(self, profile: str | None) -> list[Pass]:
+        """Passes of one profile, or all of them (None)."""
+        return [one for one in self.passes if profile in (None, one.profile)]
+
+    def values(self, kind: str) -> list[dict[str, Any]]:
+        return [line.values for line in self.telemetry if line.kind == kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    stock: Arm
+    candidate: Arm
+    profiles: list[str]  # as asked
+    open_loop: frozenset[str]  # profiles driven by arrivals
+    runs: list[Run]
+    ended: bool  # driving has ended
+    whole: bool  # nothing that was asked for is missing so far
+    paired: bool  # one prompt_id is one prompt on both endpoints
+    warnings: list[str]
+
+    @property
+    def arms(self) -> tuple[Arm, Arm]:
+        return self.stock, self.candidate
+
+    @property
+    def looks(self) -> int:
+        """How often one can have looked: after each pass, drained. At least 1."""
+        return max(1, len({one.pass_no for one in self.candidate.passes}))
+
+    def pairs(self, profile: str | None) -> Iterator[tuple[Pass, Pass]]:
+        """(stock's, candidate's) passes that have one profile and one number."""
+        found = {(one.profile, one.pass_no): one for one in self.stock.of(profile)}
+        for one in self.candidate.of(profile):
+            if (one.profile, one.pass_no) in found:
+                yield found[one.profile, one.pass_no], one
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One run's files, each read once."""
+
+    replies: dict[Key, list[tuple[Reply, Ints | None]]]
+    scores: dict[Key, Rows]
+    telemetry: list[Telemetry]
+    complete: bool
+
+
+def _read(run: Run) -> _Read:
+    return _Read(
+        replies=_replies(run),
+        scores={(label, profile, pass_no): rows for label, profile, pass_no, rows in run.scores()},
+        telemetry=[line for line in run.telemetry() if line.kind != "sample"],
+        complete=run.complete,
+    )
+
+
+def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bool = False) -> Evidence:
+    """Reads a comparison, or two runs of one endpoint each.
+
+    between_passes: the caller drives this run and looks between two passes, so that its missing end is no defect.
+    Passes that were not drained are left out, and a warning says so.
+    Raises NotComparable where there are no two roles, loadgen.record.Broken where a file is none of ours.
+    """
+    runs = [stock_run] if candidate_run is None else [stock_run, candidate_run]
+    labels = _labels(stock_run, candidate_run)
+    profiles = list(dict.fromkeys(name for run in runs for name in run.asked.get("profiles", {})))
+    reads = [_read(run) for run in runs]
+    stock, of_stock = _arm("stock", labels["stock"], reads[0])
+    candidate, of_candidate = _arm("candidate", labels["candidate"], reads[-1])
+    warnings = of_stock + of_candidate
+    ended = all(run.end is not None for run in runs)
+    paired = candidate_run is None or _same_prompts(stock_run, candidate_run)
+    if not paired:
+        warnings.append("The two runs were asked for different prompts: replies are not paired by prompt.")
+    evidence = Evidence(
+        stock=stock,
+        candidate=candidate,
+        profiles=profiles,
+        open_loop=frozenset(name for run in runs for name, asked in _profiles(run) if asked.get("arrivals")),
+        runs=runs,
+        ended=ended,
+        whole=all(run.complete for run in runs) or (between_passes and not ended),
+        paired=paired,
+        warnings=warnings,
+    )
+    return dataclasses.replace(evidence, warnings=warnings + _differing_prompts(evidence))
+
+
+def _profiles(run: Run) -> ItemsView[str, dict[str, Any]]:
+    profiles: dict[str, dict[str, Any]] = run.asked.get("profiles", {})
+    return profiles.items()
+
+
+def _labels(stock_run: Run, candidate_run: Run | None) -> dict[str, str]:
+    if candidate_run is not None:
+        return {"stock": _only(stock_run), "candidate": _only(candidate_run)}
+    roles: dict[str, str] | None = stock_run.asked.get("roles")
+    if not roles:
+        raise NotComparable(
+            f"{stock_run.path} holds one endpoint's run, so there is nothing to compare it with. "
+            "Give the candidate's run as the second directory, or make both at once with `loadgate compare`."
+        )
+    return roles
+
+
+def _only(run: Run) -> str:
+    labels = list(run.asked.get("endpoints", {}))
+    if len(labels) != 1:
+        raise NotComparable(
+            f"{run.path} holds {len(labels)} endpoints, and of two runs each must hold one. "
+            "A comparison is judged alone: leave the second directory out."
+        )
+    return str(labels[0])
+
+
+def _same_prompts(first: Run, second: Run) -> bool:
+    def prompts(run: Run) -> Any:
+        return run.asked.get("seed"), {name: asked.get("prompts") for name, asked in _profiles(run)}
+
+    return bool(prompts(first) == prompts(second))
+
+
+def _arm(role: Role, label: str, read: _Read) -> tuple[Arm, list[str]]:
+    telemetry = [line for line in read.telemetry if line.endpoint in (label, None)]
+    borders = {(line.profile, line.pass_no, line.edge): line.values for line in telemetry if line.kind == "border"}
+    passes, cut = [], []
+    for (name, profile, pass_no), found in read.replies.items():
+        if name != label:
+            continue
+        if not read.complete and (profile, pass_no, "end") not in borders:
+            cut.append(f"{profile} {pass_no}")
+            continue
+        replies, expected = zip(*found, strict=True)
+        passes.append(
+            Pass(
+                profile=profile,
+                pass_no=pass_no,
+                replies=list(replies),
+                scored=_scored(replies, expected, read.scores.get((label, profile, pass_no))),
+                start=borders.get((profile, pass_no, "start"), {}),
+                end=borders.get((profile, pass_no, "end"), {}),
+            )
+        )
+    warnings = [f"{role}: passes that did not end are left out: {', '.join(cut)}."] if cut else []
+    return Arm(role, label, passes, telemetry), warnings + _dropped(role, passes)
+
+
+def _scored(replies: Sequence[Reply], expected: Sequence[Ints | None], scores: Rows | None) -> Scored:
+    requests = np.array([reply.request for reply in replies], np.uint64)
+    received = [len(reply.chunk_ns) > 0 for reply in replies]
+    return join(requests, list(expected), received, scores)
+
+
+def _dropped(role: Role, passes: list[Pass]) -> list[str]:
+    total: Counter[str] = Counter()
+    for one in passes:
+        total.update(one.scored.dropped)
+    replies = sum(len(one.replies) for one in passes)
+    return [
+        f"{role}: {count} of {replies} replies are not judged by all their tokens: {why}."
+        for why, count in total.items()
+    ]
+
+
+def _replies(run: Run) -> dict[Key, list[tuple[Reply, Ints | None]]]:
+    """Timed replies of each pass in launch order, each with its token ids (None: text only)."""
+    found: dict[Key, list[tuple[Reply, Ints | None]]] = {}
+    for record in run.records():
+        if record.phase == "timed" and record.probe is None:
+            ids = None if record.token_ids is None else np.array(record.token_ids, np.int64)
+            found.setdefault((record.endpoint, record.profile, record.pass_no), []).append((_reply(record), ids))
+    for pairs in found.values():
+        # The order of endings would put short replies first, and a prefix of it selects on the outcome.
+        pairs.sort(key=lambda pair: (pair[0].sent_ns is None, pair[0].sent_ns or 0, pair[0].lane))
+    names = list(run.asked.get("profiles", {}))
+    rank = {name: place for place, name in enumerate(names)}
+    return dict(sorted(found.items(), key=lambda item: (item[0][2], rank.get(item[0][1], len(names)))))
+
+
+def _reply(record: Record) -> Reply:
+    usage = record.usage.completion_tokens if record.usage else None
+    known = [count for count in record.chunk_tokens if count is not None]
+    return Reply(
+        request=int(record.id[:16], 16),
+        prompt_id=record.prompt_id,
+        prompt=None if record.prompt_token_ids is None else hash(tuple(record.prompt_token_ids)),
+        lane=record.lane,
+        sent_ns=record.sent_ns,
+        end_ns=record.end_ns,
+        chunk_ns=np.array(record.chunk_ns, np.int64),
+        chunk_tokens=np.array(known, np.int64) if len(known) == len(record.chunk_ns) else None,
+        tokens=usage if record.token_ids is None else len(record.token_ids),
+        failure=record.failure.kind if record.failure else None,
+    )
+
+
+def _differing_prompts(evidence: Evidence) -> list[str]:
+    """The set-up is broken where one prompt reached the two servers as different token ids."""
+    if not evidence.paired:
+        return []
+    prompts = {
+        reply.prompt_id: reply.prompt
+        for one in evidence.stock.passes
+        for reply in one.replies
+        if reply.prompt is not None
+    }
+    both = [
+        (prompts[reply.prompt_id], reply.prompt)
+        for one in evidence.candidate.passes
+        for reply in one.replies
+        if reply.prompt is not None and reply.prompt_id in prompts
+    ]
+    differing = sum(first != second for first, second in both)
+    if not differing:
+        return []
+    return [
+        f"The set-up is broken: {differing} of {len(both)} prompts have other token ids on the candidate "
+        "than on stock, so the two answer different questions. Compare their tokenizers, chat templates and prompts."
+    ]
