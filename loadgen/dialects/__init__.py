@@ -1,1 +1,99 @@
-"""One file a server dialect: bodies, reading of events, metric names. No I/O, no clock."""
+"""One file a server's way of speaking; the file's name is its key.
+
+A dialect is a module: bodies to send, what an event of the answer says, and the server's metric names.
+No I/O and no clock in here.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
+
+from loadgen.record import Logprob, Usage, nearest
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
+    from loadgen.request import Request
+
+
+class DialectError(Exception):
+    """No such dialect, or one that cannot say what is asked of it."""
+
+
+class ServerError(NamedTuple):
+    """An error object inside an answer."""
+
+    message: str
+    code: int | str | None = None
+
+
+class Reading(NamedTuple):
+    """What one event of a streamed answer says. A tuple, since one is made for every chunk of a run."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: list[Any] | None = None
+    token_ids: list[int] | None = None  # None: the event says nothing of ids
+    prompt_token_ids: list[int] | None = None
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    logprobs: list[Logprob] | None = None
+    speculation: dict[str, Any] | None = None
+    error: ServerError | None = None
+    choice: bool = False  # the event holds a choice, be it empty
+
+    @property
+    def carries_tokens(self) -> bool:
+        """Text, reasoning, a tool call or ids: a role, a finish or a usage alone is no token."""
+        return bool(self.text or self.reasoning or self.token_ids or self.tool_calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A prompt position as the reference sees it; natural logarithms, −inf where the server says so."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]  # all entries the server listed, in its order, the actual token among them
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """How the server names a figure, and how several series become one."""
+
+    families: tuple[str, ...]  # sample names as exposed (a counter's with its _total), newest first
+    combine: Literal["sum", "max"]
+
+
+class Dialect(Protocol):
+    """Satisfied by a module of this package."""
+
+    NAME: str
+    METRICS: Mapping[str, Metric]  # neutral name → the server's
+
+    def body(self, request: "Request", model: str) -> dict[str, Any]:
+        """The JSON body: streamed, usage asked for. A sampling field the dialect does not know is left out."""
+
+    def read(self, event: dict[str, Any]) -> Reading: ...
+
+    def score_body(self, token_ids: list[int], model: str) -> dict[str, Any] | None:
+        """None: this dialect cannot score."""
+
+    def read_scores(self, answer: dict[str, Any]) -> list[Scored | None]:
+        """One a prompt position, None where the server says nothing. Raises ValueError for another answer."""
+
+    def capacity(self, families: Iterable["Family"]) -> int | None:
+        """Tokens that fit into the server's KV cache, from its parsed metrics; None where they do not say."""
+
+
+def names() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> Dialect:
+    """Raises DialectError, with the nearest names, for an unknown one."""
+    if name not in names():
+        raise DialectError(f"There is no dialect {name!r}. {nearest(name, names())}")
+    return cast(Dialect, importlib.import_module(f"{__name__}.{name}"))

@@ -1,0 +1,92 @@
+"""vLLM 0.10 and later, and the embedded engine, which speaks as it does."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from loadgen.dialects import Metric, Reading, Scored
+from loadgen.dialects.openai import as_scored_logprob, base_body, first_choice, read_choice, sampling
+from loadgen.record import SCORED_TOP_K
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric as Family
+
+    from loadgen.request import Request
+
+NAME = "vllm"
+METRICS: Mapping[str, Metric] = {
+    "running": Metric(("vllm:num_requests_running",), "sum"),
+    "waiting": Metric(("vllm:num_requests_waiting",), "sum"),
+    # A share of one engine's cache: the fullest engine is the one that preempts. The second name is vLLM 0's.
+    "kv_usage": Metric(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), "max"),
+    "preemptions": Metric(("vllm:num_preemptions_total",), "sum"),
+    "prompt_tokens": Metric(("vllm:prompt_tokens_total",), "sum"),
+    "generation_tokens": Metric(("vllm:generation_tokens_total",), "sum"),
+    "drafts": Metric(("vllm:spec_decode_num_drafts_total",), "sum"),
+    "draft_tokens": Metric(("vllm:spec_decode_num_draft_tokens_total",), "sum"),
+    "accepted_tokens": Metric(("vllm:spec_decode_num_accepted_tokens_total",), "sum"),
+    "cached_tokens": Metric(("vllm:prompt_tokens_cached_total",), "sum"),
+}
+
+
+def body(request: "Request", model: str) -> dict[str, Any]:
+    asked = base_body(request, model) | sampling(request) | {"return_token_ids": True}
+    if asked.get("logprobs") is not None:
+        # By their text, two tokens that read alike collapse into one alternative.
+        asked["return_tokens_as_token_ids"] = True
+    return asked
+
+
+def read(event: dict[str, Any]) -> Reading:
+    choice = first_choice(event)
+    reading = read_choice(event, choice)
+    if choice is None:
+        metrics = event.get("metrics")
+        return reading._replace(speculation=metrics.get("speculative_decoding")) if metrics else reading
+    # Completions put the prompt's ids into the choice, chat into the event's root.
+    prompt_ids = choice.get("prompt_token_ids") or event.get("prompt_token_ids")
+    return reading._replace(token_ids=choice.get("token_ids"), prompt_token_ids=prompt_ids)
+
+
+def score_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
+    """A completion of one greedy token, for the log-probabilities of its prompt; temperature does not enter them."""
+    return {
+        "model": model,
+        "prompt": token_ids,
+        "max_tokens": 1,
+        "temperature": 0,
+        "prompt_logprobs": SCORED_TOP_K,
+        "return_token_ids": True,
+        "add_special_tokens": False,
+        "stream": False,
+    }
+
+
+def read_scores(answer: dict[str, Any]) -> list[Scored | None]:
+    """The first position is None: nothing comes before it.
+
+    The actual token is found by its own id, since it is not marked among the entries and may stand anywhere.
+    """
+    choice = answer["choices"][0]
+    positions, ids = choice.get("prompt_logprobs"), choice.get("prompt_token_ids")
+    if positions is None or ids is None or len(positions) != len(ids):
+        raise ValueError("The answer holds no prompt_logprobs with their prompt_token_ids.")
+    return [_scored(token_id, entries) for token_id, entries in zip(ids, positions, strict=True)]
+
+
+def _scored(token_id: int, entries: dict[str, dict[str, Any]] | None) -> Scored | None:
+    own = entries.get(str(token_id)) if entries else None
+    if entries is None or own is None:
+        return None
+    top = [(int(key), as_scored_logprob(entry["logprob"])) for key, entry in entries.items()]
+    return Scored(token_id, as_scored_logprob(own["logprob"]), top)
+
+
+def capacity(families: "Iterable[Family]") -> int | None:
+    """Tokens over all engines. Blocks times their size would be wrong for models of mixed attention."""
+    sizes = [
+        sample.labels["kv_cache_size_tokens"]
+        for family in families
+        for sample in family.samples
+        if sample.name == "vllm:cache_config_info" and sample.labels.get("kv_cache_size_tokens", "").isdecimal()
+    ]
+    return sum(int(size) for size in sizes) or None
