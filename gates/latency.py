@@ -1,0 +1,281 @@
+"""The summary of a run: latency and throughput of every endpoint under every profile, each with its interval.
+
+Failed requests are counted and never timed: a request that was refused is no fast request. Where nothing succeeded
+there is no figure (None). Chunks are not tokens: ITL lies between chunks that carry tokens, TPOT divides by tokens.
+"""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from gates.finding import Estimate
+from gates.intervals import Floats, Ints, clustered, mean, order_statistic
+from loadgen.record import Record, Run
+
+BATCHES = 10
+"""Equal spans that a single pass is cut into, to give its rates an interval."""
+
+_NS_PER_MS = 1e6
+_NS_PER_S = 1e9
+
+Quantiles = dict[str, Estimate]
+""" "p50", "p90", "p99" → milliseconds."""
+
+
+class Load(BaseModel):
+    """What one endpoint did under one profile, over its timed passes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    endpoint: str
+    profile: str
+    passes: int
+    lanes: int | None  # that sent anything; None where requests arrived by a clock (open loop)
+    asked: int | None  # requests that the profile asks for in all passes; None where run.json does not say
+    ended: int
+    succeeded: int
+    failed: dict[str, int]  # failure kind → requests
+    tokens: int | None  # received by requests that succeeded; None where a reply's count is unknown
+    ttft_ms: Quantiles | None  # first chunk with tokens, from the last byte sent
+    ttft_from_due_ms: Quantiles | None  # the same from when the schedule wanted the request; None in a closed loop
+    itl_ms: Quantiles | None
+    tpot_ms: Quantiles | None  # of a reply: span after its first chunk, over the tokens that came in it
+    e2e_ms: Quantiles | None  # from the last byte sent to the end
+    output_tokens_per_s: Estimate | None
+    requests_per_s: Estimate | None  # that succeeded
+    asked_per_s: float | None  # requests the schedule wanted, over its own span; None in a closed loop
+    sent_per_s: float | None  # requests sent, over the span of sending; None in a closed loop
+    lateness_ms: Quantiles | None  # sent − due; None in a closed loop
+    in_flight: float | None  # requests under way, averaged over the passes
+    ambiguous_gaps: float | None  # share of ITL gaps inside one read of the socket; None where there are no gaps
+
+
+class Summary(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    complete: bool  # driving ended by itself
+    loads: list[Load]
+
+    def of(self, endpoint: str, profile: str) -> Load | None:
+        return next((load for load in self.loads if (load.endpoint, load.profile) == (endpoint, profile)), None)
+
+
+def summarise(run: Run) -> Summary:
+    """One Load for every endpoint × profile that sent timed requests, in the order of run.json.
+
+    Raises loadgen.record.Broken where a file of the run cannot be read.
+    """
+    records: dict[tuple[str, str], list[Record]] = {
+        (endpoint, profile): [] for profile in run.asked.get("profiles", {}) for endpoint in run.asked["endpoints"]
+    }
+    for record in run.records():
+        if record.phase == "timed" and record.probe is None:
+            records.setdefault((record.endpoint, record.profile), []).append(record)
+    loads = [_load(key, found, run.asked) for key, found in records.items() if found]
+    return Summary(complete=run.complete, loads=loads)
+
+
+def _load(key: tuple[str, str], records: list[Record], asked: dict[str, Any]) -> Load:
+    endpoint, name = key
+    profile = asked.get("profiles", {}).get(name, {})
+    good = [record for record in records if record.failure is None]
+    passes = _by_pass(records)
+    open_loop = bool(profile.get("arrivals"))
+    due = [record for record in records if open_loop and record.due_ns is not None]
+    counts = [tokens_of(record) for record in good]
+    gaps, inside = _gaps(good)
+    return Load(
+        endpoint=endpoint,
+        profile=name,
+        passes=len(passes),
+        lanes=None if open_loop else len({record.lane for record in records}),
+        asked=_asked(profile, asked.get("passes"), records),
+        ended=len(records),
+        succeeded=len(good),
+        failed=dict(Counter(record.failure.kind for record in records if record.failure is not None)),
+        tokens=None if None in counts or not counts else sum(filter(None, counts)),
+        ttft_ms=_over_requests(good, _ttft),
+        ttft_from_due_ms=_over_requests([record for record in due if record.failure is None], _ttft_from_due),
+        itl_ms=_over_gaps(gaps),
+        tpot_ms=_over_requests(good, tpot_ms),
+        e2e_ms=_over_requests(good, _e2e),
+        output_tokens_per_s=None if None in counts else _rate(passes, _token_events, "output tokens"),
+        requests_per_s=_rate(passes, _request_events, "requests"),
+        asked_per_s=_arrival_rate(_by_pass(due), "due_ns"),
+        sent_per_s=_arrival_rate(_by_pass(due), "sent_ns"),
+        lateness_ms=_over_requests(due, _lateness),
+        in_flight=_in_flight(passes),
+        ambiguous_gaps=inside / sum(map(len, gaps)) if any(gaps) else None,
+    )
+
+
+def _by_pass(records: Iterable[Record]) -> list[list[Record]]:
+    passes: defaultdict[int, list[Record]] = defaultdict(list)
+    for record in records:
+        passes[record.pass_no].append(record)
+    return [passes[number] for number in sorted(passes)]
+
+
+def _asked(profile: dict[str, Any], passes: Any, records: list[Record]) -> int | None:
+    if not isinstance(passes, int):
+        return None
+    lanes = 0 if profile.get("arrivals") else len({record.lane for record in records})
+    if isinstance(requests := profile.get("requests"), int):
+        return max(requests, lanes) * passes  # no lane is left without a request
+    if isinstance(each := profile.get("requests_per_lane"), int):
+        return each * lanes * passes
+    return None
+
+
+# What one record says. None where it does not.
+
+
+def tokens_of(record: Record) -> int | None:
+    """Tokens received: counted by ids, else by chunk, else as the server's usage says; never by chunks."""
+    if record.token_ids is not None:
+        return len(record.token_ids)
+    if record.chunk_tokens and None not in record.chunk_tokens:
+        return sum(filter(None, record.chunk_tokens))
+    return record.usage.completion_tokens if record.usage is not None else None
+
+
+def tpot_ms(record: Record) -> float | None:
+    """Span from the first chunk to the last, over the tokens that came after the first chunk."""
+    if len(record.chunk_ns) < 2:
+        return None
+    total, first = tokens_of(record), record.chunk_tokens[0]
+    # Where the wire does not say how many tokens the first chunk brought, it is taken to be one.
+    later = None if total is None else total - (1 if first is None else first)
+    span = record.chunk_ns[-1] - record.chunk_ns[0]
+    return span / later / _NS_PER_MS if later else None
+
+
+def _ttft(record: Record) -> float | None:
+    if not record.chunk_ns or record.sent_ns is None:
+        return None
+    return (record.chunk_ns[0] - record.sent_ns) / _NS_PER_MS
+
+
+def _ttft_from_due(record: Record) -> float | None:
+    if not record.chunk_ns or record.due_ns is None:
+        return None
+    return (record.chunk_ns[0] - record.due_ns) / _NS_PER_MS
+
+
+def _e2e(record: Record) -> float | None:
+    if record.end_ns is None or record.sent_ns is None:
+        return None
+    return (record.end_ns - record.sent_ns) / _NS_PER_MS
+
+
+def _lateness(record: Record) -> float | None:
+    if record.sent_ns is None or record.due_ns is None:
+        return None
+    return (record.sent_ns - record.due_ns) / _NS_PER_MS
+
+
+def _gaps(records: list[Record]) -> tuple[list[list[float]], int]:
+    """Gaps between chunks, reply by reply in milliseconds, and how many lie inside one read (their length is lost)."""
+    gaps, inside = [], 0
+    for record in records:
+        stamps, together = record.chunk_ns, record.chunk_ambiguous
+        gaps.append([(later - sooner) / _NS_PER_MS for sooner, later in itertools.pairwise(stamps)])
+        inside += sum(together[i] and together[i - 1] and stamps[i] == stamps[i - 1] for i in range(1, len(together)))
+    return gaps, inside
+
+
+# Figures with their intervals.
+
+
+def _over_requests(records: list[Record], figure: Callable[[Record], float | None]) -> Quantiles | None:
+    values = np.sort([value for record in records if (value := figure(record)) is not None])
+    return {f"p{q}": order_statistic(values, q / 100) for q in (50, 90, 99)} if len(values) else None
+
+
+def _over_gaps(replies: list[list[float]]) -> Quantiles | None:
+    replies = [gaps for gaps in replies if gaps]
+    if not replies:
+        return None
+    values = np.concatenate([np.asarray(gaps) for gaps in replies])
+    reply = np.repeat(np.arange(len(replies)), [len(gaps) for gaps in replies])
+    order = np.argsort(values, kind="stable")
+    return {f"p{q}": clustered(values[order], reply[order], q / 100) for q in (50, 90, 99)}
+
+
+Events = Callable[[list[Record]], tuple[Ints, Floats]]
+"""One pass → when (ns), and how much."""
+
+
+def _token_events(records: list[Record]) -> tuple[Ints, Floats]:
+    """Every chunk of a request that succeeded, with its tokens. Where only the total is known it is spread evenly."""
+    stamps, weights = [np.empty(0, np.int64)], [np.empty(0)]
+    for record in records:
+        if record.failure is not None or not record.chunk_ns:
+            continue
+        stamps.append(np.asarray(record.chunk_ns))
+        chunks = record.chunk_tokens
+        even = (tokens_of(record) or 0) / len(record.chunk_ns)
+        weights.append(np.array([even if None in chunks else count for count in chunks], np.float64))
+    return np.concatenate(stamps), np.concatenate(weights)
+
+
+def _request_events(records: list[Record]) -> tuple[Ints, Floats]:
+    ends = [record.end_ns for record in records if record.failure is None and record.end_ns is not None]
+    return np.asarray(ends, np.int64), np.ones(len(ends))
+
+
+def _span(records: list[Record]) -> tuple[int, int] | None:
+    """From the first byte of the pass to the end of its last request, failed ones included: they take time too."""
+    starts = [record.sent_ns for record in records if record.sent_ns is not None]
+    ends = [record.end_ns for record in records if record.end_ns is not None]
+    return (min(starts), max(ends)) if starts and ends and max(ends) > min(starts) else None
+
+
+def _rate(passes: list[list[Record]], events: Events, unit: str) -> Estimate | None:
+    """Per second of whole passes, ramp and drain included.
+
+    Interval: t over the passes' rates; of a single pass, t over the rates of its BATCHES equal spans (batch means).
+    None where no request succeeded.
+    """
+    rates: list[float] = []
+    n, batches = 0.0, np.empty(0)
+    for records in passes:
+        span = _span(records)
+        if span is None:
+            continue
+        when, amount = events(records)
+        seconds = (span[1] - span[0]) / _NS_PER_S
+        rates.append(float(amount.sum()) / seconds)
+        n += float(amount.sum())
+        edges = np.linspace(*span, BATCHES + 1)
+        batches = np.histogram(when, bins=edges, weights=amount)[0] / (seconds / BATCHES)
+    if not n:
+        return None
+    values = np.asarray(rates) if len(rates) > 1 else batches
+    method = "t over passes" if len(rates) > 1 else f"t over {BATCHES} batch means of one pass"
+    return mean(values, float(np.mean(rates)), (round(n), unit, method))
+
+
+def _arrival_rate(passes: list[list[Record]], stamp: str) -> float | None:
+    """Arrivals a second: n − 1 gaps over the span of n arrivals, all passes together."""
+    gaps, span = 0, 0
+    for records in passes:
+        stamps = [found for record in records if (found := getattr(record, stamp)) is not None]
+        if stamps:
+            gaps += len(stamps) - 1
+            span += max(stamps) - min(stamps)
+    return gaps / (span / _NS_PER_S) if span else None
+
+
+def _in_flight(passes: list[list[Record]]) -> float | None:
+    """Little's law as a count: the sum of the requests' durations over the passes' spans."""
+    busy = span = 0
+    for records in passes:
+        if (found := _span(records)) is not None:
+            span += found[1] - found[0]
+            busy += sum(r.end_ns - r.sent_ns for r in records if r.end_ns is not None and r.sent_ns is not None)
+    return busy / span if span else None
