@@ -1,0 +1,5 @@
+"""`python -m loadgen` is `loadgate`."""
+
+from loadgen.cli import main
+
+main()

@@ -1,0 +1,193 @@
+"""What `run`, `compare` and `demo` share: open the endpoints, drive, score, write it all down."""
+
+import asyncio
+import datetime
+import signal
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from loadgen import compare
+from loadgen.cli.progress import Progress
+from loadgen.endpoint import Endpoint, Opened, open_endpoint, tls_context
+from loadgen.record import RunWriter
+from loadgen.record.writer import host_facts, take_anchor
+from loadgen.score import CannotScore, ScoredPass, check_reference, score_pass, throttle
+from loadgen.telemetry import Clock
+from loadgen.transport import SocketTransport
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """All that was asked of one run; what run.json says, without secrets."""
+
+    command: str
+    endpoints: tuple[Endpoint, ...]  # stock first
+    load: compare.Load
+    out: Path
+    roles: dict[str, str] | None = None
+    reference: Endpoint | None = None  # None: the first endpoint
+    scored: bool = True
+    plan: str | None = None
+    submission: dict[str, Any] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything timed or outside: the clock, and the way to a server. Tests give a virtual one."""
+
+    clock: Clock
+    timed: Callable[[Endpoint], httpx.AsyncBaseTransport]
+    side: Callable[[Endpoint], httpx.AsyncBaseTransport | None]
+    stamps: Any = "read"
+    throttled: bool = True
+
+
+def real_world() -> World:
+    return World(
+        clock=time.monotonic_ns,
+        timed=lambda endpoint: SocketTransport(tls_context(endpoint)),
+        side=lambda endpoint: None,
+        stamps=SocketTransport().stamps,
+    )
+
+
+async def conduct(session: Session, world: World, progress: Progress) -> None:
+    """Drives and scores; the run directory holds everything when this returns, or raises.
+
+    Raises EndpointError, ReferenceDied, RunExists, PromptsError; on cancellation what is there stays, marked so.
+    """
+    async with AsyncExitStack() as stack:
+        sides = [await _opened(endpoint, world, stack) for endpoint in session.endpoints]
+        reference = await _reference(session, sides, world, stack, progress)
+        writer = RunWriter(session.out, _asked(session, sides, reference), take_anchor(world.stamps))
+        counts = {"passes": 0, "requests": 0, "failed": 0}
+        reason: Any = "failed"
+        try:
+            kept = compare.Kept(writer.record, writer.telemetry)
+            async for finished in compare.passes(sides, session.load, world.clock, kept, progress):
+                counts["passes"] += 1
+                counts["requests"] += len(finished.records)
+                counts["failed"] += sum(record.failure is not None for record in finished.records)
+                if reference is not None:
+                    await _score(reference, finished, writer, progress, world)
+            reason = "done"
+        except asyncio.CancelledError:
+            reason = "interrupted"
+            raise
+        finally:
+            writer.end(reason, counts)
+            progress.clear()
+
+
+async def _opened(endpoint: Endpoint, world: World, stack: AsyncExitStack) -> Opened:
+    opened = await open_endpoint(endpoint, world.timed(endpoint), world.side(endpoint))
+    stack.push_async_callback(opened.close)
+    return opened
+
+
+async def _reference(
+    session: Session, sides: Sequence[Opened], world: World, stack: AsyncExitStack, progress: Progress
+) -> Opened | None:
+    """The server that scores; None where nothing is to be scored or it cannot (said at once, not at the end)."""
+    if not session.scored:
+        return None
+    reference = sides[0] if session.reference is None else await _opened(session.reference, world, stack)
+    try:
+        await check_reference(reference)
+    except CannotScore as error:
+        progress.say(f"warning: {error}")
+        return None
+    return reference
+
+
+async def _score(
+    reference: Opened, finished: compare.Finished, writer: RunWriter, progress: Progress, world: World
+) -> None:
+    title = f"{finished.profile} pass {finished.pass_no + 1} {finished.endpoint}: scoring"
+    progress.start(title, len(finished.records), 0)
+    limit = throttle() if world.throttled else None
+    scored: ScoredPass = await score_pass(reference, finished.records, limit, progress.counted)
+    writer.scores(finished.endpoint, finished.profile, finished.pass_no, scored.scores)
+    for reason, replies in scored.left_out.items():
+        progress.say(f"warning: {title}: {replies} replies left out: {reason}")
+
+
+def _asked(session: Session, sides: Sequence[Opened], reference: Opened | None) -> dict[str, Any]:
+    profiles = {
+        profile.name: {"digest": profile.digest(), **profile.model_dump(mode="json")}
+        for profile in session.load.profiles
+    }
+    return {
+        "command": session.command,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "version": version("loadgate"),
+        "host": host_facts(),
+        "seed": session.load.seed,
+        "plan": session.plan,
+        "passes": session.load.passes,
+        "order": "abba" if len(sides) == 2 else "single",
+        "profiles": profiles,
+        "endpoints": {side.endpoint.label: described(side) for side in sides},
+        "roles": session.roles,
+        "reference": None if reference is None else described(reference) | {"label": reference.endpoint.label},
+        "submission": session.submission,
+        **session.extra,
+    }
+
+
+def described(side: Opened) -> dict[str, Any]:
+    """An endpoint for run.json: what was asked of it and what it said of itself, without secrets."""
+    served = side.served
+    facts = {
+        "models": served.models,
+        "owned_by": served.owned_by,
+        "max_model_len": served.max_model_len,
+        "version": served.version,
+    }
+    return side.endpoint.public() | {"model": side.target.model, "dialect": side.target.dialect.NAME, "served": facts}
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Runs on uvloop where it is installed. SIGTERM is an interruption like Ctrl-C: what was seen is written down."""
+    factory = None
+    with suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(_terminable(main))
+
+
+async def _terminable(main: Coroutine[Any, Any, T]) -> T:
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(main)
+    terminated = False
+
+    def terminate() -> None:
+        nonlocal terminated
+        terminated = True
+        task.cancel()
+
+    with suppress(NotImplementedError):  # no such signals on this platform
+        loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        if terminated:
+            raise KeyboardInterrupt from None
+        raise
+
+
+def default_out(command: str) -> Path:
+    return Path("runs") / f"{datetime.datetime.now().strftime('%Y-%m-%d-%H%M%S')}-{command}"

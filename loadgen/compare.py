@@ -1,0 +1,277 @@
+"""The order of passes over one endpoint or two: warm-up, busy's lanes, then stock and candidate in turn (ABBA)."""
+
+import math
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from loadgen import prompts
+from loadgen.client import Client, Place
+from loadgen.drive import drive
+from loadgen.endpoint import EndpointError, Opened, tokenize
+from loadgen.profile import Profile
+from loadgen.prompts import SourceSettings
+from loadgen.record import Phase, Record, Telemetry
+from loadgen.request import Request
+from loadgen.schedule import schedule
+from loadgen.telemetry import Clock, Observer, capacity
+
+_WARMUP_LANES = 8
+_CALIBRATE_ROUNDS = 3  # replies a lane while busy's lanes are adjusted
+_CALIBRATE_SAMPLE_S = 0.2
+_MOST_ADJUSTED = 1.5
+
+
+class Shown(Protocol):
+    """What a display of the progress offers."""
+
+    def start(self, title: str, asked: int, lanes: int) -> None: ...
+
+    def ended(self, record: Record) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where everything seen goes: the run directory's two streams."""
+
+    record: Callable[[Record], None]
+    telemetry: Callable[[Telemetry], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is to be driven: profiles in order, so many passes each, prompts drawn from the seed."""
+
+    profiles: tuple[Profile, ...]
+    passes: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One pass that ended: timed, drained, on disk."""
+
+    endpoint: str
+    profile: str
+    pass_no: int
+    lanes: int | None
+    records: list[Record]
+
+
+def order(sides: Sequence[Opened], pass_no: int) -> list[Opened]:
+    """Stock first in even passes, candidate first in odd ones: what drifts in time falls on both alike (ABBA)."""
+    return list(sides) if pass_no % 2 == 0 else list(reversed(sides))
+
+
+async def passes(
+    sides: Sequence[Opened], load: Load, clock: Clock, kept: Kept, shown: Shown
+) -> AsyncIterator[Finished]:
+    """Drives everything; yields each timed pass as it ends, so that the caller may score it, judge, and stop.
+
+    The first of the sides is the stock server: busy's lanes are found on it and replayed on the other.
+    Raises EndpointError where an endpoint answers nothing at all, PromptsError where a file has too few lines.
+    """
+    driver = _Driver(sides, _reserved(load, _pass_keys), clock, kept, shown)
+    lanes = {profile.name: await driver.prepare(profile) for profile in driver.load.profiles}
+    for pass_no in range(load.passes):
+        for profile in driver.load.profiles:
+            for side in order(sides, pass_no):
+                yield await driver.timed_pass(side, profile, lanes[profile.name], pass_no)
+
+
+def _pass_keys(profile: Profile, passes: int) -> dict[str, int]:
+    """How many prompts each pass takes at the most; kv lanes are not known yet, and their source must be unbounded."""
+    lanes = profile.lanes if isinstance(profile.lanes, int) else None
+    count = 0 if profile.kv_share is not None else profile.count(lanes)
+    return {f"{profile.name}-warmup": profile.warmup.requests} | {
+        f"{profile.name}-{pass_no}": count for pass_no in range(passes)
+    }
+
+
+def _reserved(load: Load, keys: Callable[[Profile, int], Mapping[str, int]]) -> Load:
+    """The load with every pass's slice of a prompt file set aside, before anything is sent. Raises PromptsError."""
+    wanted: list[tuple[SourceSettings, Mapping[str, int]]] = [
+        (profile.prompts, keys(profile, load.passes)) for profile in load.profiles
+    ]
+    settings = prompts.reserve(wanted)
+    profiles = tuple(
+        profile.model_copy(update={"prompts": source}) for profile, source in zip(load.profiles, settings, strict=True)
+    )
+    return replace(load, profiles=profiles)
+
+
+class _Driver:
+    def __init__(self, sides: Sequence[Opened], load: Load, clock: Clock, kept: Kept, shown: Shown) -> None:
+        self.sides, self.load, self.clock, self.kept, self.shown = sides, load, clock, kept, shown
+
+    async def prepare(self, profile: Profile) -> int | None:
+        """Warms both sides up and settles the lanes; None for an open loop."""
+        warm: list[Record] = []
+        for side in self.sides:
+            replies = await self._warm_up(side, profile)
+            warm = warm or replies
+        if profile.kv_share is None:
+            return profile.lanes if isinstance(profile.lanes, int) else None
+        return await self._find_lanes(self.sides[0], profile, warm)
+
+    async def timed_pass(self, side: Opened, profile: Profile, lanes: int | None, pass_no: int) -> Finished:
+        requests = self._requests(side, profile, lanes, str(pass_no), profile.count(lanes))
+        records = await self._drive(side, profile, requests, "timed", pass_no)
+        return Finished(side.endpoint.label, profile.name, pass_no, lanes, records)
+
+    def _requests(self, side: Opened, profile: Profile, lanes: int | None, key: str, count: int) -> list[Request]:
+        seed, pass_key = self.load.seed, f"{profile.name}-{key}"
+        made = prompts.make(profile.prompts, seed, pass_key, count, lambda text: tokenize(side, text))
+        return schedule(profile, pass_key, made, lanes, seed, side.endpoint.label)
+
+    async def _warm_up(self, side: Opened, profile: Profile) -> list[Record]:
+        count = profile.warmup.requests
+        if not count:
+            return []
+        lanes = min(count, profile.lanes if isinstance(profile.lanes, int) else _WARMUP_LANES)
+        shape = profile.model_copy(update={"arrivals": None, "lanes": lanes})
+        requests = self._requests(side, shape, lanes, "warmup", count)
+        records = await self._drive(side, profile, requests, "warmup", 0)
+        if all(record.failure for record in records):
+            failure = records[0].failure
+            assert failure is not None
+            raise EndpointError(
+                f"{side.endpoint.label} ({side.endpoint.public()['url']}) answered none of {count} warm-up requests: "
+                f"{failure.kind}: {failure.detail}"
+            )
+        return records
+
+    async def _find_lanes(self, stock: Opened, profile: Profile, warm: list[Record]) -> int:
+        """busy: so many lanes that the stock server's KV cache is filled to the share asked for.
+
+        lanes = share · capacity / (mean prompt + mean reply / 2), then corrected once by the usage seen.
+        """
+        share = profile.kv_share
+        assert share is not None
+        tokens = await capacity(stock)
+        means = _mean_lengths(warm)
+        if tokens is None or means is None:
+            what = "how many tokens fit into its KV cache" if tokens is None else "its token counts"
+            raise EndpointError(
+                f"{stock.endpoint.label} does not say {what}, so the lanes of profile {profile.name} "
+                f"(lanes = {profile.lanes}) cannot be found. Give a number with --lanes N, or leave the profile out."
+            )
+        lanes = max(1, math.floor(share * tokens / (means[0] + means[1] / 2)))
+        usage = await self._usage_at(stock, profile, lanes)
+        if usage:
+            factor = min(max(share / usage, 1 / _MOST_ADJUSTED), _MOST_ADJUSTED)
+            lanes = max(1, round(lanes * factor))
+        seen = "usage could not be watched" if usage is None else f"usage was {usage:.2f} before the correction"
+        says = f"{profile.name}: {lanes} lanes for {share:.0%} of {tokens:,} KV tokens ({seen})"
+        self._observer(stock).note(
+            "calibration",
+            {
+                "lanes": lanes,
+                "share": share,
+                "capacity_tokens": tokens,
+                "mean_prompt_tokens": means[0],
+                "mean_reply_tokens": means[1],
+                "usage_seen": usage,
+                "says": says,
+            },
+            profile.name,
+            None,
+        )
+        self.shown.say(says)
+        return lanes
+
+    async def _usage_at(self, stock: Opened, profile: Profile, lanes: int) -> float | None:
+        """Median KV usage while all lanes were busy; None where the server does not say."""
+        requests = self._requests(stock, profile, lanes, "calibrate", lanes * _CALIBRATE_ROUNDS)
+        samples: list[dict[str, float]] = []
+        await self._drive(stock, profile, requests, "calibrate", 0, samples)
+        usage = [sample["kv_usage"] for sample in samples if sample.get("kv_usage")]
+        full = [
+            sample["kv_usage"]
+            for sample in samples
+            if sample.get("kv_usage") and sample.get("running", 0) >= 0.8 * lanes
+        ]
+        return _median(full or usage)
+
+    async def _drive(
+        self,
+        side: Opened,
+        profile: Profile,
+        requests: list[Request],
+        phase: Phase,
+        pass_no: int,
+        samples: list[dict[str, float]] | None = None,
+    ) -> list[Record]:
+        records: list[Record] = []
+
+        def keep(record: Record) -> None:
+            self.kept.record(record)
+            self.shown.ended(record)
+            records.append(record)
+
+        label = side.endpoint.label
+        lanes = len({request.lane for request in requests}) if profile.arrivals is None else 0
+        self.shown.start(f"{profile.name} {_titles[phase]} {pass_no + 1} {label}", len(requests), lanes)
+        client = Client(side.timed, side.target, profile.limits, self.clock, _new_id)
+        place = Place(endpoint=label, profile=profile.name, pass_no=pass_no, phase=phase, probe=None)
+        observer = self._observer(side)
+        watch = _CALIBRATE_SAMPLE_S if phase == "calibrate" else 1.0
+        watched = observer.watching(profile.name, pass_no, watch) if phase != "warmup" else nullcontext([])
+        async with watched as seen:
+            await client.open(lanes or min(len(requests), 64))
+            lateness = await drive(client, requests, place, self.clock, keep)
+        if samples is not None:
+            samples.extend(seen)
+        if phase == "timed":
+            observer.note("client", _lateness_values(lateness, records), profile.name, pass_no)
+        return records
+
+    def _observer(self, side: Opened) -> Observer:
+        return Observer(side, self.clock, self.kept.telemetry)
+
+
+_titles: dict[Phase, str] = {"timed": "pass", "warmup": "warm-up", "calibrate": "calibration", "probe": "probe"}
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _median(values: list[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None
+
+
+def _mean_lengths(records: Sequence[Record]) -> tuple[float, float] | None:
+    """(prompt, reply) in tokens, over the replies that say both."""
+    lengths = [
+        (prompt, reply)
+        for record in records
+        if (prompt := _prompt_tokens(record)) and (reply := len(record.token_ids or ()) or _completion_tokens(record))
+    ]
+    if not lengths:
+        return None
+    return sum(p for p, _ in lengths) / len(lengths), sum(r for _, r in lengths) / len(lengths)
+
+
+def _prompt_tokens(record: Record) -> int | None:
+    counted = record.usage.prompt_tokens if record.usage else None
+    return len(record.prompt_token_ids) if record.prompt_token_ids else counted
+
+
+def _completion_tokens(record: Record) -> int | None:
+    return record.usage.completion_tokens if record.usage else None
+
+
+def _lateness_values(lateness: Any, records: Sequence[Record]) -> dict[str, Any]:
+    p99, worst = lateness.p99_s(), lateness.max_s()
+    chunks = sum(len(record.chunk_ambiguous) for record in records)
+    ambiguous = sum(sum(record.chunk_ambiguous) for record in records)
+    return {
+        "loop_lag_p99_ms": None if p99 is None else p99 * 1e3,
+        "loop_lag_max_ms": None if worst is None else worst * 1e3,
+        "ambiguous_share": ambiguous / chunks if chunks else None,
+    }

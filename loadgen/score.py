@@ -1,0 +1,167 @@
+"""Teacher forcing: the reference server's log-probabilities for the tokens that an endpoint emitted."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from asyncio_throttle import Throttler
+
+from loadgen.dialects import DialectError, Scored
+from loadgen.endpoint import Answer, Opened, Unreachable, side_post
+from loadgen.record import SCORE_DTYPE, SCORED_TOP_K, Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Scores = np.ndarray[Any, np.dtype[np.void]]
+
+_AT_ONCE = 8
+REQUESTS_PER_S = 200
+"""Ceiling on scoring requests: side traffic must not become a load test of the reference."""
+
+
+class ReferenceDied(Exception):
+    """The reference server stopped answering. Exit 4; what was measured stays."""
+
+
+class CannotScore(Exception):
+    """The reference answers, but gives no prompt log-probabilities: a verdict then says undecided, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPass:
+    """scores: a structured array of SCORE_DTYPE, a row a token. left_out: reason → replies without scores."""
+
+    scores: "Scores"
+    left_out: dict[str, int]
+
+
+def request_key(record_id: str) -> int:
+    """The scores' `request` field: the first 16 hex digits of the record's id."""
+    return int(record_id[:16], 16)
+
+
+def throttle(per_s: int = REQUESTS_PER_S) -> Throttler:
+    return Throttler(rate_limit=per_s, period=1.0)
+
+
+async def check_reference(reference: Opened) -> None:
+    """One small request that shows whether this server can score. Raises CannotScore or ReferenceDied."""
+    answer = await _scored(reference, [1, 2, 3])
+    if isinstance(answer, str):
+        raise CannotScore(
+            f"{reference.endpoint.label} ({reference.endpoint.public()['url']}) cannot score: asked for the prompt "
+            f"log-probabilities of three token ids, it said: {answer}. Give a server that can with --reference "
+            f"(stock vLLM does); without one no reply can be judged."
+        )
+
+
+async def score_pass(
+    reference: Opened,
+    records: Sequence[Record],
+    limit: Throttler | None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> ScoredPass:
+    """Scores every reply of one pass, each once, whatever its end. Raises ReferenceDied.
+
+    `limit` None: no ceiling, as under a virtual clock (the throttle itself reads the wall clock).
+    """
+    import numpy as np
+
+    gate = asyncio.Semaphore(_AT_ONCE)
+    left_out: dict[str, int] = {}
+    parts: list[Scores] = []
+
+    async def one(record: Record) -> None:
+        async with gate:
+            if limit is not None:
+                await limit.acquire()
+            part = await _score_reply(reference, record)
+        if isinstance(part, str):
+            left_out[part] = left_out.get(part, 0) + 1
+        else:
+            parts.append(part)
+        progress(len(parts) + sum(left_out.values()), len(records))
+
+    await _all(one(record) for record in records)
+    scores = np.concatenate(parts) if parts else np.empty(0, np.dtype(SCORE_DTYPE))
+    return ScoredPass(scores, left_out)
+
+
+async def _all(work: Iterable[Any]) -> None:
+    """Like gather, but the first failure cancels the rest and is raised as itself."""
+    tasks = [asyncio.ensure_future(item) for item in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def _score_reply(reference: Opened, record: Record) -> "Scores | str":
+    """The reply's scores, or why there are none."""
+    if not record.token_ids:
+        return "no token ids" if record.text else "no reply"
+    if not record.prompt_token_ids:
+        return "no prompt token ids"
+    ids = record.prompt_token_ids + record.token_ids
+    longest = reference.served.max_model_len
+    if longest is not None:
+        ids = ids[: longest - 1]  # a scoring request generates one token itself
+    answer = await _scored(reference, ids)
+    if isinstance(answer, str):
+        return answer
+    return as_array(record.id, ids[len(record.prompt_token_ids) :], answer[len(record.prompt_token_ids) :])
+
+
+async def _scored(reference: Opened, ids: list[int]) -> list[Scored | None] | str:
+    """One score a position; or the server's refusal, in its words. Raises ReferenceDied, CannotScore."""
+    target = reference.target
+    body = target.dialect.score_body(ids, target.model)
+    if body is None:
+        return f"dialect {target.dialect.NAME} has no way to ask for prompt log-probabilities"
+    answer = await _posted(reference, body)
+    try:
+        content = orjson.loads(answer.content)
+        if answer.status != 200:
+            return f"{answer.status}: {str(content)[:200]}"
+        scores = target.dialect.read_scores(content)
+    except (DialectError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return f"{answer.status}, and no prompt log-probabilities in the answer"
+    return scores if len(scores) == len(ids) else f"{len(scores)} scores for {len(ids)} tokens"
+
+
+async def _posted(reference: Opened, body: dict[str, Any]) -> Answer:
+    for last_try in (False, True):
+        try:
+            return await side_post(reference, reference.target.url("completions"), body)
+        except Unreachable as error:
+            # A kept-alive connection that the server closed meanwhile is no death: one fresh try.
+            if last_try:
+                raise ReferenceDied(
+                    f"The reference {reference.endpoint.public()['url']} stopped answering while it scored "
+                    f"({error}). What was measured is kept: `loadgate score` can score it later."
+                ) from error
+    raise AssertionError("the second try returns or raises")
+
+
+def as_array(record_id: str, ids: Sequence[int], scores: Sequence[Scored | None]) -> "Scores":
+    """Rows of SCORE_DTYPE for one reply. A position that the reference left out has logprob NaN and ids of −1."""
+    import numpy as np
+
+    rows = np.zeros(len(ids), np.dtype(SCORE_DTYPE))
+    rows["request"] = request_key(record_id)
+    rows["position"] = np.arange(len(ids))
+    rows["token_id"] = ids
+    rows["logprob"], rows["ids"], rows["logprobs"] = np.nan, -1, -np.inf
+    for row, score in enumerate(scores):
+        if score is not None:
+            top = sorted(score.top, key=lambda entry: (-entry[1], entry[0]))[:SCORED_TOP_K]
+            rows["logprob"][row] = score.logprob
+            rows["ids"][row, : len(top)] = [token_id for token_id, _ in top]
+            rows["logprobs"][row, : len(top)] = [logprob for _, logprob in top]
+    return rows
