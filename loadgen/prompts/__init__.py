@@ -81,4 +81,6 @@ def reserve(wanted: Sequence[tuple[SourceSettings, Mapping[str, int]]]) -> list[
     Raises PromptsError with the numbers, where a file has fewer prompts than are asked for.
     """
     taken: dict[Path, int] = {}
+    for settings, _ in wanted:
+        settings.reserve({}, taken)  # notes what earlier calls have set aside, for all before anything new
     return [settings.reserve(passes, taken) for settings, passes in wanted]

@@ -30,11 +30,13 @@ class Settings(SourceSettings):
         return {"source": self.source, "sha256": hashlib.sha256(_bytes(self.path)).hexdigest()}
 
     def reserve(self, wanted: Mapping[str, int], taken: dict[Path, int]) -> Self:
-        """Slices in the order of the passes, after what profiles with the same file have taken."""
+        """Slices in the order of the passes, after what profiles with the same file have taken. A slice that was given
+        stays, unless its pass has grown since."""
         first = max([taken.get(self.path, 0), *(last for _, last in self.slices.values())])
         slices = dict(self.slices)
         for pass_key, count in wanted.items():
-            if pass_key not in slices:
+            given_first, given_last = slices.get(pass_key, (0, 0))
+            if given_last - given_first < count:
                 slices[pass_key] = (first, first + count)
                 first += count
         taken[self.path] = first
