@@ -199,8 +199,8 @@ def _checked(model: type[T], raw: Any, where: str, prefix: tuple[str, ...] = (),
 def overridden(profile: Profile, changes: Mapping[str, Any]) -> Profile:
     """The profile with a command line's options laid over it, checked anew; a change of None changes nothing.
 
-    Takes Profile's own keys, Sampling's (seed is the one that is sent, not the run's), and request_rate per second. Lanes replace arrivals and the other way
-    round; requests replace requests_per_lane and the other way round. Raises ProfileError.
+    Takes Profile's own keys, Sampling's (seed is the one that is sent, not the run's), and request_rate per second.
+    Lanes replace arrivals and the other way round; so do requests and requests_per_lane. Raises ProfileError.
     """
     given = {name: value for name, value in changes.items() if value is not None}
     if not given:
