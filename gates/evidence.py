@@ -72,8 +72,8 @@ class Evidence:
     profiles: list[str]  # as asked
     open_loop: frozenset[str]  # profiles driven by arrivals
     runs: list[Run]
-    ended: bool  # driving has ended
-    whole: bool  # nothing that was asked for is missing so far
+    ended: bool  # driving is done, and nothing that was asked for is missing
+    whole: bool  # nothing is missing so far: ended, or looked at between two passes
     paired: bool  # one prompt_id is one prompt on both endpoints
     warnings: list[str]
 
@@ -85,6 +85,10 @@ class Evidence:
     def looks(self) -> int:
         """How often one can have looked: after each pass, drained. At least 1."""
         return max(1, len({one.pass_no for one in self.candidate.passes}))
+
+    def sampling(self, profile: str) -> list[dict[str, Any]]:
+        """What each run asked for; {} where it does not say."""
+        return [run.asked.get("profiles", {}).get(profile, {}).get("sampling") or {} for run in self.runs]
 
     def pairs(self, profile: str | None) -> Iterator[tuple[Pass, Pass]]:
         """(stock's, candidate's) passes that have one profile and one number."""
@@ -127,7 +131,7 @@ def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bo
     stock, of_stock = _arm("stock", labels["stock"], reads[0])
     candidate, of_candidate = _arm("candidate", labels["candidate"], reads[-1])
     warnings = of_stock + of_candidate
-    ended = all(run.end is not None for run in runs)
+    ended = all(run.complete for run in runs)
     paired = candidate_run is None or _same_prompts(stock_run, candidate_run)
     if not paired:
         warnings.append("The two runs were asked for different prompts: replies are not paired by prompt.")
@@ -138,7 +142,7 @@ def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bo
         open_loop=frozenset(name for run in runs for name, asked in _profiles(run) if asked.get("arrivals")),
         runs=runs,
         ended=ended,
-        whole=all(run.complete for run in runs) or (between_passes and not ended),
+        whole=ended or (between_passes and all(run.end is None for run in runs)),
         paired=paired,
         warnings=warnings,
     )

@@ -1,0 +1,123 @@
+"""Decides residual sequences: equivalent, different or undecided, with the stock server's own beside it (A/A)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gates import sequential
+from gates.checks import Levels
+from gates.finding import Outcome
+from gates.residuals import Residuals, matched, pooled
+from gates.sequential import Interval, Sums
+
+STOCK_LEVEL = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """Residuals of one statistic, by profile."""
+
+    candidate: dict[str, Residuals]
+    stock: dict[str, Residuals]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A statistic that may reject, with the margin (in its own units, a token) that its sequence is tuned to."""
+
+    arms: Arms
+    margin: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One sequence decided. Figures are means a token, in the statistic's unit."""
+
+    outcome: Outcome
+    measured: "Measured"
+    margin: float
+    broken: bool  # stock's own residual lies wholly outside the margin
+    immaterial: bool
+    needs: int | None  # further tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the two arms show. interval: what equivalence rests on; stock_interval: A/A."""
+
+    own: Sums
+    stock: Sums
+    interval: Interval
+    stock_interval: Interval
+
+    @property
+    def against_stock(self) -> bool:
+        """Stock's own residual is off zero, and the interval is of the difference to it."""
+        return self.stock_interval.excludes_zero
+
+
+def decide(judged: Statistic, others: Sequence[Statistic], levels: Levels, equivalent: float, replies: int) -> Decision:
+    """judged has data of both arms; it and the others may reject, its own interval decides on equivalence.
+
+    equivalent: coverage of that interval. replies: the fewest from which a claim beyond the null may be made.
+    """
+    margin = judged.margin
+    measured = _measured(judged, 1 - equivalent)
+    enough = min(measured.own.replies, measured.stock.replies) >= replies
+    broken = measured.stock_interval.outside(margin)
+    inside = measured.interval.inside(margin)
+    outside = enough and _measured(judged, levels.outside).interval.outside(margin)
+    rejected = any(_rejects(statistic, levels) for statistic in (judged, *others))
+    outcome: Outcome = "undecided"
+    if inside and enough and not broken:
+        outcome = "equivalent"
+    elif not inside and not broken and (outside or rejected):
+        outcome = "different"
+    return Decision(
+        outcome=outcome,
+        measured=measured,
+        margin=margin,
+        broken=broken,
+        immaterial=rejected and outcome == "equivalent",
+        needs=None if broken or outcome != "undecided" else _needs(measured, margin, levels, replies),
+    )
+
+
+def _measured(judged: Statistic, alpha: float) -> Measured:
+    own, stock = (sequential.sums(pooled(list(arm.values()))) for arm in (judged.arms.candidate, judged.arms.stock))
+    at_stock = sequential.estimating(stock, judged.margin, 1 - STOCK_LEVEL)
+    if not at_stock.excludes_zero:
+        return Measured(own, stock, sequential.estimating(own, judged.margin, alpha), at_stock)
+    one, other = (sequential.estimating(arm, judged.margin, alpha / 2) for arm in (own, stock))
+    return Measured(own, stock, one.minus(other), at_stock)
+
+
+def _rejects(statistic: Statistic, levels: Levels) -> bool:
+    """The candidate is not what the reference says, and neither is it what stock is.
+
+    The first alone would call a numerical floor that both share a difference; asking that stock does not reject would
+    be a race that two identical servers lose.
+    """
+    own = sequential.sums(pooled(list(statistic.arms.candidate.values())))
+    if not sequential.rejecting(own, statistic.margin, levels.reject).excludes_zero:
+        return False
+    both = matched(statistic.arms.candidate, statistic.arms.stock)
+    if both is None:
+        return False
+    candidate, stock = (sequential.sums(part) for part in both)
+    return sequential.gap(candidate, stock, statistic.margin, levels.gap).excludes_zero
+
+
+def _needs(measured: Measured, margin: float, levels: Levels, replies: int) -> int | None:
+    """Further tokens until the sequence is typically inside the margin, or the difference is typically found."""
+    own, off = measured.own, abs(measured.interval.value)
+    variance = own.spread / own.n + (measured.stock.spread / measured.stock.n if measured.against_stock else 0)
+    wanted = []
+    if off < margin:
+        wanted.append(sequential.TYPICAL * variance / (margin - off) ** 2)
+    if off > 0:
+        wanted.append(sequential.reach(levels.gap) * 2 * variance / off**2)
+    if not wanted:
+        return None
+    by_replies = (replies - own.replies) * own.n / own.replies
+    return max(1, math.ceil(max(min(wanted) - own.n, by_replies)))

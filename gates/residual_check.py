@@ -1,0 +1,167 @@
+"""A check made of residual sequences: what every profile and all of them together say, in words."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gates import residuals, sequential
+from gates.checks import Checked, Terms
+from gates.decision import STOCK_LEVEL, Arms, Decision, Statistic, decide
+from gates.evidence import Arm, Evidence
+from gates.finding import Estimate, Finding
+from gates.residuals import Residuals
+from gates.scored import NO_FILE, NO_IDS
+from gates.sequential import Interval, Sums
+
+NEUTRAL = {
+    "temperature": 1,
+    "top_p": 1,
+    "top_k": -1,
+    "min_p": 0,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "repetition_penalty": 1,
+    "ignore_eos": False,
+}
+"""The sampling under which the reference's log-probabilities are those that a lossless server samples from."""
+
+METHOD = "martingale residual of emitted tokens under the reference, normal-mixture confidence sequence"
+METHOD_AGAINST_STOCK = METHOD + ", minus the stock server's own"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one check asks. margin and says take the pooled or a profile's figures.
+
+    statistics: the first decides on equivalence, all may reject. margin: (sums, of a profile) → a token's margin.
+    """
+
+    check: str
+    unit: str
+    statistics: Sequence[residuals.Statistic]
+    margin: Callable[[Sums, bool], float]
+    says: Callable[[Decision], str]
+
+
+def examine(question: Question, evidence: Evidence, terms: Terms) -> Checked:
+    """The pooled finding first, then one a profile; each says what is missing where there are no data."""
+    candidate = residuals.of_arm(evidence.candidate, evidence.profiles, question.statistics)
+    stock = residuals.of_arm(evidence.stock, evidence.profiles, question.statistics)
+    missing = {name: why for name in evidence.profiles if (why := _missing(evidence, name))}
+    usable = [name for name in evidence.profiles if name not in missing]
+    arms = [Arms(one, other) for one, other in zip(candidate, stock, strict=True)]
+    findings, needs = [], []
+    for profile in (None, *evidence.profiles):
+        names = usable if profile is None else [profile]
+        if not names or profile in missing:
+            why = missing.get(profile or next(iter(missing), ""), "the run asks for no profile")
+            findings.append(_without_data(question, profile, terms.required, why))
+            continue
+        decision = _decided(question, [_only(arm, names) for arm in arms], profile is not None, terms)
+        findings.append(_finding(question, profile, terms, decision))
+        if decision.needs is not None:
+            # Tokens come to all profiles together.
+            needs.append(
+                decision.needs * sum(len(arms[0].candidate[name]) for name in usable) // decision.measured.own.n
+            )
+    return Checked(findings, max(needs) if needs else None)
+
+
+def _only(arms: Arms, names: Sequence[str]) -> Arms:
+    return Arms({name: arms.candidate[name] for name in names}, {name: arms.stock[name] for name in names})
+
+
+def _decided(question: Question, arms: Sequence[Arms], of_profile: bool, terms: Terms) -> Decision:
+    of_first = _total(arms[0].candidate)
+    margin = question.margin(of_first, of_profile)
+    tuned = [Statistic(arms[0], margin)]
+    for other in arms[1:]:
+        # The same fault moves a statistic roughly in proportion to its variance; the margin only tunes the sequence.
+        scale = _total(other.candidate).variance / of_first.variance if of_first.variance > 0 else 1.0
+        tuned.append(Statistic(other, margin * scale))
+    levels = terms.profile if of_profile else terms.pooled
+    replies = terms.profile_replies if of_profile else terms.replies
+    return decide(tuned[0], tuned[1:], levels, terms.equivalent, replies)
+
+
+def _total(parts: dict[str, Residuals]) -> Sums:
+    return sequential.sums(residuals.pooled(list(parts.values())))
+
+
+def _finding(question: Question, profile: str | None, terms: Terms, decision: Decision) -> Finding:
+    measured = decision.measured
+    against = measured.against_stock
+    method = METHOD_AGAINST_STOCK if against else METHOD
+    return Finding(
+        check=question.check,
+        profile=profile,
+        required=terms.required,
+        outcome=decision.outcome,
+        estimate=_estimate(measured.interval, terms.equivalent, measured.own.n, question.unit, method),
+        stock=_estimate(measured.stock_interval, STOCK_LEVEL, measured.stock.n, question.unit, METHOD),
+        margin=decision.margin,
+        immaterial=decision.immaterial,
+        says=_says(question, decision, terms, profile),
+    )
+
+
+def _estimate(interval: Interval, level: float, n: int, unit: str, method: str) -> Estimate:
+    return Estimate(
+        value=interval.value, low=interval.low, high=interval.high, level=level, n=n, unit=unit, method=method
+    )
+
+
+def _says(question: Question, decision: Decision, terms: Terms, profile: str | None) -> str:
+    if decision.broken:
+        return (
+            "the stock server's own replies lie outside the margin under the reference, so the set-up is broken: look "
+            "for sampling defaults of the server, and at the reference's model, template and tokenizer"
+        )
+    says = question.says(decision)
+    fewest = terms.replies if profile is None else terms.profile_replies
+    replies = min(decision.measured.own.replies, decision.measured.stock.replies)
+    if decision.outcome == "undecided" and replies < fewest:
+        says += f"; {replies} replies say too little of how replies differ, {fewest} are asked for"
+    if decision.measured.against_stock:
+        says += "; measured against stock, whose own replies are off zero"
+    if decision.immaterial:
+        says = f"measurably different from stock, wholly inside the margin: {says}"
+    return says
+
+
+def _without_data(question: Question, profile: str | None, required: bool, why: str) -> Finding:
+    return Finding(
+        check=question.check,
+        profile=profile,
+        required=required,
+        outcome="undecided",
+        missing=why,
+        says=f"no data: {why}",
+    )
+
+
+def _missing(evidence: Evidence, profile: str) -> str | None:
+    for sampling in evidence.sampling(profile):
+        off = [
+            f"{name} {sampling[name]}" for name, neutral in NEUTRAL.items() if sampling.get(name, neutral) != neutral
+        ]
+        if off:
+            return (
+                f"{profile} samples with {', '.join(off)}, and the reference's log-probabilities are those of "
+                "temperature 1 without truncation: use a profile that samples so"
+            )
+    for arm in (evidence.candidate, evidence.stock):
+        if not any(len(one.scored.rows) for one in arm.of(profile)):
+            return _why_none(arm, profile)
+    return None
+
+
+def _why_none(arm: Arm, profile: str) -> str:
+    passes = arm.of(profile)
+    reasons = {why for one in passes for why in one.scored.dropped}
+    if not passes:
+        return f"no pass of {profile} has ended on {arm.label}"
+    if NO_IDS in reasons:
+        return f"{arm.label} returns no token ids in {profile}, only text: a server that returns them is needed"
+    if NO_FILE in reasons:
+        return f"the replies of {arm.label} in {profile} are not scored: `loadgate score RUN --reference ENDPOINT`"
+    return f"{arm.label} brought no token in {profile} that the reference has scored"

@@ -1,0 +1,122 @@
+"""All findings together: equivalent, different or undecided, and how much faster."""
+
+import hashlib
+from collections.abc import Collection
+from pathlib import Path
+
+from gates import checks, speed
+from gates.checks import Check, Checked, CheckSettings, Levels, Terms
+from gates.evidence import Evidence
+from gates.finding import Finding, Needs, Outcome, Verdict
+from gates.plan import Plan, PlanError
+
+# Shares of alpha_different. The first is that of the pooled sequences, to be shared with whatever judges all tokens.
+POOLED, STRATA, P_VALUES = 0.5, 0.25, 0.25
+GAP = 0.25  # of the two-sample half, for each check
+
+
+def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verdict:
+    """The verdict of one plan. without: checks to leave out, which the verdict then says.
+
+    Raises PlanError for a plan of contest rules, and where `without` names a check that the plan does not have.
+    """
+    if plan.contest is not None:
+        raise PlanError(f"Plan {plan.name} holds a contest's rules, which gates.contest judges by.")
+    used = plan.without(frozenset(without))
+    found = _checked(evidence, used)
+    findings = [finding for checked in found.values() for finding in checked.findings]
+    outcome = _outcome(findings, used, evidence.whole)
+    speeds = speed.measure(evidence)
+    return Verdict(
+        plan=plan.name,
+        inputs=_digests(evidence),
+        outcome=outcome,
+        interim=not evidence.ended,
+        specscore=speeds.specscore,
+        speed=speeds.ratios,
+        acceptance=speeds.acceptance,
+        diagnosis=None,
+        needs=_needs(found, used) if outcome == "undecided" else None,
+        warnings=_warnings(evidence, plan, without) + speeds.warnings,
+        findings=findings,
+    )
+
+
+def _checked(evidence: Evidence, plan: Plan) -> dict[str, Checked]:
+    asked: list[tuple[str, CheckSettings, bool]] = [
+        *((name, settings, True) for name, settings in plan.required.items()),
+        *((name, settings, False) for name, settings in plan.if_available.items()),
+    ]
+    modules = {name: checks.load(name) for name, _, _ in asked}
+    return {
+        name: modules[name].check(evidence, settings, _terms(modules, name, required, evidence, plan))
+        for name, settings, required in asked
+    }
+
+
+def _terms(modules: dict[str, Check], name: str, required: bool, evidence: Evidence, plan: Plan) -> Terms:
+    """Splits the chance of a false `different` over everything that may call it."""
+    alpha, profiles = plan.alpha_different, max(1, len(evidence.profiles))
+    sequences = max(1, sum(module.SEQUENCES for module in modules.values()))
+    p_values = max(1, sum(module.P_VALUES for module in modules.values()))
+    own = max(1, modules[name].SEQUENCES)
+    outside = alpha / (sequences * (1 + profiles))
+    look = evidence.looks
+    return Terms(
+        required=required,
+        pooled=Levels(reject=alpha * POOLED / sequences, gap=alpha * GAP / own, outside=outside),
+        profile=Levels(
+            reject=alpha * STRATA / (sequences * profiles), gap=alpha * GAP / (own * profiles), outside=outside
+        ),
+        # Looks may go on for ever: the terms sum to one.
+        p_value=alpha * P_VALUES / p_values / (look * (look + 1)),
+        equivalent=plan.level_equivalent,
+        replies=plan.replies,
+        profile_replies=plan.profile_replies,
+    )
+
+
+def _outcome(findings: list[Finding], plan: Plan, whole: bool) -> Outcome:
+    if any(finding.outcome == "different" for finding in findings):
+        return "different"
+    required = [finding.outcome for finding in findings if finding.required]
+    complete = {finding.check for finding in findings if finding.required} == set(plan.required)
+    # An incomplete run may show a difference, never its absence; and no check at all shows nothing.
+    if whole and required and complete and all(outcome == "equivalent" for outcome in required):
+        return "equivalent"
+    return "undecided"
+
+
+def _needs(found: dict[str, Checked], plan: Plan) -> Needs | None:
+    wanted = [found[name].needs_tokens for name in plan.required]
+    known = [tokens for tokens in wanted if tokens is not None]
+    return Needs(tokens=max(1, *known)) if known else None
+
+
+def _warnings(evidence: Evidence, plan: Plan, without: Collection[str]) -> list[str]:
+    warnings = list(evidence.warnings)
+    if not evidence.whole:
+        warnings.insert(
+            0, "The run is incomplete: what it holds is judged, and it cannot show the two to be equivalent."
+        )
+    if without:
+        left = [f"{name}{' (which the plan requires)' if name in plan.required else ''}" for name in without]
+        warnings.append(f"Left out of plan {plan.name}: {', '.join(left)}.")
+    return warnings
+
+
+def _digests(evidence: Evidence) -> dict[str, str]:
+    """sha256 of every file that the verdict is made from; of two runs, under the name of each one's role."""
+    if len(evidence.runs) == 1:
+        run = evidence.runs[0]
+        return {str(path.relative_to(run.path)): _sha256(path) for path in run.files()}
+    return {
+        f"{role}/{path.relative_to(run.path)}": _sha256(path)
+        for role, run in zip(("stock", "candidate"), evidence.runs, strict=True)
+        for path in run.files()
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
