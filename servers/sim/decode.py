@@ -1,0 +1,119 @@
+"""The next tokens of a sequence: one from its law, or several by drafting and verifying."""
+
+import functools
+from collections import OrderedDict
+from typing import NamedTuple
+
+import numpy as np
+
+from servers.sim.model import Model, Rows
+from servers.sim.sampling import Law, Laws, Sampling, draw, verified
+from servers.sim.sequence import Emission, FinishReason, Sequence
+from servers.sim.settings import Settings
+from servers.sim.tokenizer import EOS, PIECES
+
+_SETTINGS_KEPT = 8  # tables of laws; each grows to some 26 MB as its rows are visited
+
+
+class Sampler:
+    """A model and the laws that were drawn from so far. Holds nothing of any request: engines share it."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._laws: OrderedDict[tuple[bool, Sampling], Laws] = OrderedDict()
+
+    def law(self, of_draft: bool, sampling: Sampling, row: int) -> Law:
+        laws = self._laws.get((of_draft, sampling))
+        return (laws or self._make(of_draft, sampling))[row]
+
+    def _make(self, of_draft: bool, sampling: Sampling) -> Laws:
+        table: Rows = self.model.draft if of_draft else self.model.target
+        laws = self._laws[of_draft, sampling] = Laws(table, sampling)
+        if len(self._laws) > _SETTINGS_KEPT:
+            self._laws.popitem(last=False)
+        return laws
+
+
+def sampler_of(settings: Settings) -> Sampler:
+    """The sampler of the settings' model: made once, however many engines of it a process runs."""
+    return _sampler(settings.model_seed, settings.rows, settings.mean_reply_tokens, settings.draft_noise)
+
+
+@functools.lru_cache(maxsize=2)
+def _sampler(seed: int, rows: int, mean_reply_tokens: float, draft_noise: float) -> Sampler:
+    return Sampler(Model(seed=seed, rows=rows, mean_reply_tokens=mean_reply_tokens, draft_noise=draft_noise))
+
+
+class Drawn(NamedTuple):
+    tokens: list[int]
+    rows: list[int]  # of each token's context
+    drafted: int
+
+
+class Decoder:
+    """Draws tokens for sequences. Advances a sequence's reply, its context's hash and its text."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.model = sampler.model
+        self._sampler = sampler
+
+    def emit(self, sequence: Sequence, drafts: int) -> Emission:
+        """One step's tokens for a sequence: `drafts` drafted ones verified, or a single draw where that is 0."""
+        drawn = self._speculate(sequence, drafts) if drafts else self._draw(sequence)
+        kept, reason, stop = 0, None, None
+        for token in drawn.tokens:
+            kept += 1
+            sequence.tokens.append(token)
+            sequence.state = self.model.advance(sequence.state, token)
+            reason, stop = _ending(sequence, token)
+            if reason:
+                break
+        return Emission(
+            sequence=sequence,
+            tokens=drawn.tokens[:kept],
+            rows=drawn.rows[:kept],
+            text=sequence.text.release(ended=reason is not None),
+            finish_reason=reason,
+            stop_reason=stop,
+            drafted=drawn.drafted,
+            # What was accepted beyond the reply's end never became part of it.
+            accepted=min(len(drawn.tokens) - 1, kept),
+        )
+
+    def _draw(self, sequence: Sequence) -> Drawn:
+        row = self.model.row(sequence.state)
+        return Drawn([draw(self._law(False, sequence, 0, row), sequence.rng)], [row], 0)
+
+    def _speculate(self, sequence: Sequence, drafts: int) -> Drawn:
+        state, rows, drafted = sequence.state, [self.model.row(sequence.state)], []
+        guesses: list[Law] = []
+        for ahead in range(drafts):
+            guesses.append(self._law(True, sequence, ahead, rows[ahead]))
+            drafted.append(draw(guesses[ahead], sequence.rng))
+            state = self.model.advance(state, drafted[ahead])
+            rows.append(self.model.row(state))
+        truths = [self._law(False, sequence, ahead, row) for ahead, row in enumerate(rows)]
+        tokens = verified(drafted, truths, guesses, sequence.rng)
+        return Drawn(tokens, rows[: len(tokens)], drafts)
+
+    def _law(self, of_draft: bool, sequence: Sequence, ahead: int, row: int) -> Law:
+        sampling = sequence.job.sampling
+        if len(sequence.tokens) + ahead < sequence.job.min_tokens:
+            sampling = sampling.without_eos()
+        return self._sampler.law(of_draft, sampling, row)
+
+
+def _ending(sequence: Sequence, token: int) -> tuple[FinishReason | None, str | None]:
+    """Whether the token just appended ends the reply, and by which stop string."""
+    job = sequence.job
+    stop = sequence.text.push(PIECES[token], armed=len(sequence.tokens) >= job.min_tokens)
+    if token == EOS and not job.ignore_eos:
+        return "stop", None
+    if stop is not None:
+        return "stop", stop
+    return ("length", None) if sequence.left <= 0 else (None, None)
+
+
+def generator(seed: int | None, engine: np.random.Generator) -> np.random.Generator:
+    """A request's own generator where it has a seed, else the engine's, shared by all."""
+    return engine if seed is None else np.random.default_rng(seed)

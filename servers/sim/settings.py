@@ -1,0 +1,47 @@
+"""What can be chosen of the embedded engine: its model, its cost model, its memory, its speculation."""
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+BLOCK_TOKENS = 16
+"""KV cache granularity, vLLM's usual one."""
+
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    """One embedded engine. Two engines with equal model_seed, rows and mean_reply_tokens serve the same model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = Field("sim", min_length=1, description="the name under which the model is served")
+    api_key: str | None = Field(None, min_length=1, repr=False, description="asked of every /v1 request when set")
+
+    model_seed: int = Field(0, ge=0, description="seed of the model's tables")
+    rows: int = Field(4096, ge=64, le=65_536, description="next-token distributions that contexts are hashed to")
+    mean_reply_tokens: float = Field(40, ge=4, le=10_000, description="mean tokens of a reply that ends by itself")
+    seed: int | None = Field(None, ge=0, description="seed of the sampling; fresh entropy when left out")
+
+    speculative: int = Field(0, ge=0, le=16, description="tokens drafted a step; 0 speculates not at all")
+    draft_noise: float = Field(2.6, ge=0, le=20, description="sd of the frozen noise on the draft's logits, nat")
+
+    max_model_len: int = Field(2048, ge=16, description="longest prompt and reply together, tokens")
+    kv_cache_tokens: int = Field(2048, ge=16, description="KV cache capacity, tokens; whole blocks of 16 count")
+    max_num_seqs: int = Field(64, ge=1, description="most sequences in one step")
+    max_logprobs: int = Field(20, ge=0, le=100, description="most alternatives a position in an answer")
+
+    step_ms: Milliseconds = Field(10.0, description="cost of a step: its fixed part")
+    sequence_ms: Milliseconds = Field(0.1, description="cost of a step: each sequence in it")
+    token_ms: Milliseconds = Field(0.05, description="cost of a step: each decoded or verified position")
+    prefill_token_ms: Milliseconds = Field(0.02, description="cost of a step: each prompt token computed in it")
+    draft_ms: Milliseconds = Field(0.8, description="cost of a step: each position drafted one after another")
+
+    @model_validator(mode="after")
+    def _longest_sequence_fits(self) -> Self:
+        if self.max_model_len > self.kv_cache_tokens // BLOCK_TOKENS * BLOCK_TOKENS:
+            raise ValueError(
+                f"max_model_len {self.max_model_len} is more than the KV cache holds ({self.kv_cache_tokens} tokens "
+                f"in blocks of {BLOCK_TOKENS}): the longest sequence could never run. Lower one or raise the other."
+            )
+        return self
