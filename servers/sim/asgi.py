@@ -1,6 +1,6 @@
 """One HTTP exchange over ASGI's three callables, without a framework."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import orjson
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Coroutine[Any, Any, None]]
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"
@@ -17,7 +17,7 @@ PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Gone(Exception):
-    """The client hung up before its request was whole."""
+    """The client hung up before its request or its answer was whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,24 @@ class Exchange:
 
     async def answer(self, body: bytes, kind: bytes = JSON, status: int = 200) -> None:
         headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
+        await self._start(status, headers)
+        await self.write(body, last=True)
 
     async def answer_json(self, content: Any, status: int = 200) -> None:
         await self.answer(orjson.dumps(content), status=status)
 
     async def open_stream(self) -> None:
         headers = [(b"content-type", EVENTS), (b"cache-control", b"no-cache")]
-        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._start(200, headers)
 
     async def write(self, chunk: bytes, last: bool) -> None:
-        await self.send({"type": "http.response.body", "body": chunk, "more_body": not last})
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": not last})
+
+    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _send(self, message: Message) -> None:
+        try:
+            await self.send(message)
+        except OSError as error:  # what an ASGI 2.4 server raises once the client is gone
+            raise Gone from error
