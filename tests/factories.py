@@ -121,8 +121,9 @@ def _written(
             writer.telemetry(
                 Telemetry(kind="memory", at_ns=clock, endpoint=label, profile=None, pass_no=None, values=values)
             )
-    if shape.ended:
-        writer.end(shape.ended, {})  # type: ignore[arg-type]
+    writer.end(shape.ended or "done", {})  # type: ignore[arg-type]
+    if shape.ended is None:
+        (path / "end.json").unlink()
     return Run.open(path)
 
 
