@@ -2,9 +2,9 @@
 
 import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from loadgen import prompts
@@ -12,7 +12,6 @@ from loadgen.client import Client, Place
 from loadgen.drive import drive
 from loadgen.endpoint import EndpointError, Opened, tokenize
 from loadgen.profile import Profile
-from loadgen.prompts import SourceSettings
 from loadgen.record import Phase, Record, Telemetry
 from loadgen.request import Request
 from loadgen.schedule import schedule
@@ -75,56 +74,57 @@ async def passes(
     The first of the sides is the stock server: busy's lanes are found on it and replayed on the other.
     Raises EndpointError where an endpoint answers nothing at all, PromptsError where a file has too few lines.
     """
-    driver = _Driver(sides, _reserved(load, _pass_keys), clock, kept, shown)
-    lanes = {profile.name: await driver.prepare(profile) for profile in driver.load.profiles}
+    driver = _Driver(sides, load, clock, kept, shown)
+    for profile in load.profiles:
+        await driver.prepare(profile.name)
     for pass_no in range(load.passes):
-        for profile in driver.load.profiles:
+        for profile in load.profiles:
             for side in order(sides, pass_no):
-                yield await driver.timed_pass(side, profile, lanes[profile.name], pass_no)
+                yield await driver.timed_pass(side, profile.name, pass_no)
 
 
-def _pass_keys(profile: Profile, passes: int) -> dict[str, int]:
-    """How many prompts each pass takes at the most; kv lanes are not known yet, and their source must be unbounded."""
-    lanes = profile.lanes if isinstance(profile.lanes, int) else None
-    count = 0 if profile.kv_share is not None else profile.count(lanes)
-    return {f"{profile.name}-warmup": profile.warmup.requests} | {
-        f"{profile.name}-{pass_no}": count for pass_no in range(passes)
-    }
-
-
-def _reserved(load: Load, keys: Callable[[Profile, int], Mapping[str, int]]) -> Load:
-    """The load with every pass's slice of a prompt file set aside, before anything is sent. Raises PromptsError."""
-    wanted: list[tuple[SourceSettings, Mapping[str, int]]] = [
-        (profile.prompts, keys(profile, load.passes)) for profile in load.profiles
-    ]
-    settings = prompts.reserve(wanted)
-    profiles = tuple(
-        profile.model_copy(update={"prompts": source}) for profile, source in zip(load.profiles, settings, strict=True)
-    )
-    return replace(load, profiles=profiles)
+def _wanted(profile: Profile, passes: int, lanes: int | None) -> dict[str, int]:
+    """Pass key → prompts that it takes. A profile whose lanes are still to be found takes its warm-up's only."""
+    wanted = {f"{profile.name}-warmup": profile.warmup.requests}
+    if profile.kv_share is not None:
+        if lanes is None:
+            return wanted
+        wanted[f"{profile.name}-calibrate"] = lanes * _CALIBRATE_ROUNDS
+    return wanted | {f"{profile.name}-{pass_no}": profile.count(lanes) for pass_no in range(passes)}
 
 
 class _Driver:
     def __init__(self, sides: Sequence[Opened], load: Load, clock: Clock, kept: Kept, shown: Shown) -> None:
-        self.sides, self.load, self.clock, self.kept, self.shown = sides, load, clock, kept, shown
+        self.sides, self.passes, self.seed = sides, load.passes, load.seed
+        self.clock, self.kept, self.shown = clock, kept, shown
+        self.profiles = {profile.name: profile for profile in load.profiles}
+        self.lanes = {
+            profile.name: profile.lanes if isinstance(profile.lanes, int) else None for profile in load.profiles
+        }
+        self._reserve()
 
-    async def prepare(self, profile: Profile) -> int | None:
-        """Warms both sides up and settles the lanes; None for an open loop."""
-        warm: list[Record] = []
-        for side in self.sides:
-            replies = await self._warm_up(side, profile)
-            warm = warm or replies
-        if profile.kv_share is None:
-            return profile.lanes if isinstance(profile.lanes, int) else None
-        return await self._find_lanes(self.sides[0], profile, warm)
+    def _reserve(self) -> None:
+        """Sets every pass's slice of a prompt file aside, as far as it is known. Raises PromptsError."""
+        found = prompts.reserve(
+            [(one.prompts, _wanted(one, self.passes, self.lanes[name])) for name, one in self.profiles.items()]
+        )
+        for (name, profile), source in zip(list(self.profiles.items()), found, strict=True):
+            self.profiles[name] = profile.model_copy(update={"prompts": source})
 
-    async def timed_pass(self, side: Opened, profile: Profile, lanes: int | None, pass_no: int) -> Finished:
+    async def prepare(self, name: str) -> None:
+        """Warms both sides up and settles the lanes (None for an open loop)."""
+        warm = [await self._warm_up(side, self.profiles[name]) for side in self.sides]
+        if self.profiles[name].kv_share is not None:
+            await self._find_lanes(self.sides[0], name, warm[0])
+
+    async def timed_pass(self, side: Opened, name: str, pass_no: int) -> Finished:
+        profile, lanes = self.profiles[name], self.lanes[name]
         requests = self._requests(side, profile, lanes, str(pass_no), profile.count(lanes))
         records = await self._drive(side, profile, requests, "timed", pass_no)
-        return Finished(side.endpoint.label, profile.name, pass_no, lanes, records)
+        return Finished(side.endpoint.label, name, pass_no, lanes, records)
 
     def _requests(self, side: Opened, profile: Profile, lanes: int | None, key: str, count: int) -> list[Request]:
-        seed, pass_key = self.load.seed, f"{profile.name}-{key}"
+        seed, pass_key = self.seed, f"{profile.name}-{key}"
         made = prompts.make(profile.prompts, seed, pass_key, count, lambda text: tokenize(side, text))
         return schedule(profile, pass_key, made, lanes, seed, side.endpoint.label)
 
@@ -145,47 +145,44 @@ class _Driver:
             )
         return records
 
-    async def _find_lanes(self, stock: Opened, profile: Profile, warm: list[Record]) -> int:
+    async def _find_lanes(self, stock: Opened, name: str, warm: list[Record]) -> None:
         """busy: so many lanes that the stock server's KV cache is filled to the share asked for.
 
         lanes = share · capacity / (mean prompt + mean reply / 2), then corrected once by the usage seen.
         """
+        profile, means, tokens = self.profiles[name], _mean_lengths(warm), await capacity(stock)
         share = profile.kv_share
         assert share is not None
-        tokens = await capacity(stock)
-        means = _mean_lengths(warm)
         if tokens is None or means is None:
             what = "how many tokens fit into its KV cache" if tokens is None else "its token counts"
             raise EndpointError(
-                f"{stock.endpoint.label} does not say {what}, so the lanes of profile {profile.name} "
+                f"{stock.endpoint.label} does not say {what}, so the lanes of profile {name} "
                 f"(lanes = {profile.lanes}) cannot be found. Give a number with --lanes N, or leave the profile out."
             )
-        lanes = max(1, math.floor(share * tokens / (means[0] + means[1] / 2)))
-        usage = await self._usage_at(stock, profile, lanes)
+        self._settle(name, max(1, math.floor(share * tokens / (means[0] + means[1] / 2))))
+        usage = await self._usage_at(stock, self.profiles[name], self.lanes[name])
         if usage:
             factor = min(max(share / usage, 1 / _MOST_ADJUSTED), _MOST_ADJUSTED)
-            lanes = max(1, round(lanes * factor))
-        seen = "usage could not be watched" if usage is None else f"usage was {usage:.2f} before the correction"
-        says = f"{profile.name}: {lanes} lanes for {share:.0%} of {tokens:,} KV tokens ({seen})"
-        self._observer(stock).note(
-            "calibration",
-            {
-                "lanes": lanes,
-                "share": share,
-                "capacity_tokens": tokens,
-                "mean_prompt_tokens": means[0],
-                "mean_reply_tokens": means[1],
-                "usage_seen": usage,
-                "says": says,
-            },
-            profile.name,
-            None,
-        )
-        self.shown.say(says)
-        return lanes
+            self._settle(name, max(1, round((self.lanes[name] or 1) * factor)))
+        facts = {"capacity_tokens": tokens, "mean_prompt_tokens": means[0], "mean_reply_tokens": means[1]}
+        self._say_lanes(stock, name, {**facts, "share": share, "usage_seen": usage})
 
-    async def _usage_at(self, stock: Opened, profile: Profile, lanes: int) -> float | None:
+    def _settle(self, name: str, lanes: int) -> None:
+        self.lanes[name] = lanes
+        self._reserve()
+
+    def _say_lanes(self, stock: Opened, name: str, facts: dict[str, Any]) -> None:
+        usage = facts["usage_seen"]
+        seen = "usage could not be watched" if usage is None else f"usage was {usage:.2f} before the correction"
+        share, tokens = facts["share"], facts["capacity_tokens"]
+        says = f"{name}: {self.lanes[name]} lanes for {share:.0%} of {tokens:,} KV tokens ({seen})"
+        values = {"lanes": self.lanes[name], **facts, "says": says}
+        self._observer(stock).note("calibration", values, name, None)
+        self.shown.say(says)
+
+    async def _usage_at(self, stock: Opened, profile: Profile, lanes: int | None) -> float | None:
         """Median KV usage while all lanes were busy; None where the server does not say."""
+        assert lanes is not None
         requests = self._requests(stock, profile, lanes, "calibrate", lanes * _CALIBRATE_ROUNDS)
         samples: list[dict[str, float]] = []
         await self._drive(stock, profile, requests, "calibrate", 0, samples)
@@ -220,7 +217,9 @@ class _Driver:
         place = Place(endpoint=label, profile=profile.name, pass_no=pass_no, phase=phase, probe=None)
         observer = self._observer(side)
         watch = _CALIBRATE_SAMPLE_S if phase == "calibrate" else 1.0
-        watched = observer.watching(profile.name, pass_no, watch) if phase != "warmup" else nullcontext([])
+        watched: AbstractAsyncContextManager[list[dict[str, float]]] = nullcontext([])
+        if phase != "warmup":
+            watched = observer.watching(profile.name, pass_no, watch)
         async with watched as seen:
             await client.open(lanes or min(len(requests), 64))
             lateness = await drive(client, requests, place, self.clock, keep)

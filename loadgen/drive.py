@@ -2,9 +2,10 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from loadgen.client import Client, Place, Prepared
 from loadgen.record import Record
@@ -58,7 +59,7 @@ async def _lane(
         await client.perform(prepared, place, due_ns, keep)
 
 
-async def _all_of(lanes: "list[asyncio._CoroutineLike[None]]") -> None:
+async def _all_of(lanes: list[Coroutine[Any, Any, None]]) -> None:
     """Runs all; where one breaks or we are cancelled, all others are cancelled and have ended before this returns."""
     tasks = [asyncio.ensure_future(lane) for lane in lanes]
     try:

@@ -19,6 +19,8 @@ from loadgen import dialects
 from loadgen.dialects import Dialect
 from loadgen.record import nearest
 
+Transport = httpx.AsyncBaseTransport
+
 _VERSION_SEGMENT = re.compile(r"v\d+[a-z0-9]*")
 _METHOD_PATHS = ("/chat/completions", "/completions", "/models")
 _SIDE_LIMITS = httpx.Timeout(30.0, connect=10.0)
@@ -208,7 +210,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def side_client(endpoint: Endpoint, transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+def side_client(endpoint: Endpoint, transport: Transport | None = None) -> httpx.AsyncClient:
     """httpx as it comes, for everything that is not timed. Proxies of the environment count for remote hosts only."""
     return httpx.AsyncClient(
         transport=transport,
@@ -355,9 +357,7 @@ async def side_post(opened: Opened, url: httpx.URL, body: Mapping[str, Any]) -> 
     return Answer(answer.status_code, answer.content)
 
 
-async def open_endpoint(
-    endpoint: Endpoint, timed: httpx.AsyncBaseTransport, side: httpx.AsyncBaseTransport | None = None
-) -> Opened:
+async def open_endpoint(endpoint: Endpoint, timed: Transport, side: Transport | None = None) -> Opened:
     """Discovers the endpoint and keeps its two clients. `side` None: httpx's own transport. Raises EndpointError."""
     http = side_client(endpoint, side)
     try:

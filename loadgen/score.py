@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from asyncio_throttle import Throttler
+from asyncio_throttle import Throttler  # type: ignore[attr-defined]
 
 from loadgen.dialects import DialectError, Scored
 from loadgen.endpoint import Answer, Opened, Unreachable, side_post
@@ -77,7 +77,7 @@ async def score_pass(
     async def one(record: Record) -> None:
         async with gate:
             if limit is not None:
-                await limit.acquire()
+                await limit.acquire()  # type: ignore[no-untyped-call]
             part = await _score_reply(reference, record)
         if isinstance(part, str):
             left_out[part] = left_out.get(part, 0) + 1

@@ -22,10 +22,10 @@ def read_metrics(text: str, dialect: Dialect) -> dict[str, float]:
 
     Several engines behind one page: counts and counters are added, usage is the highest. NaN is no value.
     """
-    seen = _samples(text, {name for metric in dialect.METRICS.values() for name in metric.names})
+    seen = _samples(text, {name for metric in dialect.METRICS.values() for name in metric.families})
     values: dict[str, float] = {}
     for neutral, metric in dialect.METRICS.items():
-        name = next((name for name in metric.names if name in seen), None)
+        name = next((name for name in metric.families if name in seen), None)
         if name is not None:
             values[neutral] = max(seen[name]) if metric.combine == "max" else math.fsum(seen[name])
     return values
@@ -101,9 +101,7 @@ class Observer:
         self._write(line)
 
     @contextlib.asynccontextmanager
-    async def watching(
-        self, profile: str, pass_no: int, every_s: float = 1.0
-    ) -> AsyncIterator[list[dict[str, float]]]:
+    async def watching(self, profile: str, pass_no: int, every_s: float = 1.0) -> AsyncIterator[list[dict[str, float]]]:
         """Border counters before and after, samples of the gauges in between (also yielded, growing)."""
         self.note("border", await drained(self._opened), profile, pass_no, "start")
         samples: list[dict[str, float]] = []

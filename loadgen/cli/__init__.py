@@ -20,9 +20,9 @@ _EXIT_CODES = {
     "loadgen.record.writer.RunExists": 2,
     "loadgen.record.reader.Broken": 2,
     "gates.plan.PlanError": 2,
-    "gates.evidence.EvidenceError": 2,
+    "gates.evidence.NotComparable": 2,
     "gates.contest.SubmissionError": 2,
-    "gates.contest.RecordError": 2,
+    "gates.contest.NoRecord": 2,
     "servers.launch.RecipeError": 2,
     "servers.launch.LaunchFailed": 4,
 }

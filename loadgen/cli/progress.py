@@ -43,9 +43,14 @@ class Progress:
         self._done, self._asked = done, of
         self._show()
 
+    def waiting(self, what: str, seconds: float) -> None:
+        """For work whose length nobody knows, such as a server's start."""
+        self._title, self._asked = f"{what[:80]}  {seconds:.0f} s", 0
+        self._show()
+
     def line(self) -> str:
         spent = max(self._now() - self._began, 1e-9)
-        parts = [f"{self._title}  {self._done}/{self._asked}"]
+        parts = [f"{self._title}  {self._done}/{self._asked}" if self._asked else self._title]
         if self._lanes:
             parts.append(f"{min(self._lanes, self._asked - self._done)} in flight")
         if self._tokens:

@@ -11,11 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
-
 from loadgen import compare
 from loadgen.cli.progress import Progress
-from loadgen.endpoint import Endpoint, Opened, open_endpoint, tls_context
+from loadgen.endpoint import Endpoint, Opened, Transport, open_endpoint, tls_context
 from loadgen.record import RunWriter
 from loadgen.record.writer import host_facts, take_anchor
 from loadgen.score import CannotScore, ScoredPass, check_reference, score_pass, throttle
@@ -46,8 +44,8 @@ class World:
     """Everything timed or outside: the clock, and the way to a server. Tests give a virtual one."""
 
     clock: Clock
-    timed: Callable[[Endpoint], httpx.AsyncBaseTransport]
-    side: Callable[[Endpoint], httpx.AsyncBaseTransport | None]
+    timed: Callable[[Endpoint], Transport]
+    side: Callable[[Endpoint], Transport | None]
     stamps: Any = "read"
     throttled: bool = True
 

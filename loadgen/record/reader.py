@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 
@@ -24,7 +24,7 @@ class Broken(Exception):
 
 
 @functools.cache
-def _adapter(kind: type) -> "TypeAdapter[Any]":
+def _adapter(kind: Any) -> "TypeAdapter[Any]":
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
@@ -120,7 +120,7 @@ def _parsed(kind: type[T], file: Path, number: int, line: bytes) -> T:
     from pydantic import ValidationError
 
     try:
-        parsed: T = _adapter(kind).validate_json(line)
+        parsed: T = _adapter(cast(Any, kind)).validate_json(line)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -69,7 +69,7 @@ class RunWriter:
                 f"{path} exists already, and a run is never overwritten. Give --out another directory, or remove it."
             ) from None
         self.path = path
-        _write_whole(path / "run.json", {"schema": SCHEMA, **asked})
+        write_json(path / "run.json", {"schema": SCHEMA, **asked})
         self._records = self._open("records.jsonl")
         self._telemetry = self._open("telemetry.jsonl")
         self._append(self._records, {"anchor": anchor})
@@ -95,7 +95,7 @@ class RunWriter:
         """Marks the end of driving. Without this file a run is incomplete and never EQUIVALENT."""
         self._records.close()
         self._telemetry.close()
-        _write_whole(self.path / "end.json", {"reason": reason, "counts": counts})
+        write_json(self.path / "end.json", {"reason": reason, "counts": counts})
 
 
 def write_scores(
@@ -111,7 +111,7 @@ def write_scores(
     partial.rename(folder / f"{endpoint}-{profile}-{pass_no}.npy")
 
 
-def _write_whole(path: Path, content: dict[str, Any]) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     partial.rename(path)

@@ -1,0 +1,81 @@
+"""`loadgate compare`: two endpoints in turn, their replies scored, the verdict."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loadgen.cli import options
+
+
+@click.command(short_help="load two endpoints in turn; verdict and speedup")
+@click.argument("stock", metavar="STOCK")
+@click.argument("candidate", metavar="CANDIDATE")
+@click.option(
+    "--profile",
+    "profile_names",
+    multiple=True,
+    default=("solo", "team", "busy"),
+    show_default=True,
+    metavar="NAME|PATH",
+    help="may be repeated",
+)
+@click.option("--passes", type=click.IntRange(1), default=3, show_default=True, help="passes of each profile")
+@click.option("--plan", "plan_name", default="strict", show_default=True, metavar="NAME|PATH", help="what decides")
+@click.option("--without", multiple=True, metavar="CHECK", help="leave a check out; the verdict says so")
+@click.option("--reference", metavar="ENDPOINT", help="server that scores the replies  [default: STOCK]")
+@click.option("--submission", type=click.Path(path_type=Path), metavar="FILE.toml", help="what a contest's page names")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="RUN", help="run directory  [default: runs/DATE-compare]"
+)
+@click.option("--json", "as_json", is_flag=True, help="the verdict as JSON")
+@options.load_options
+@options.endpoint_options("stock", "candidate")
+def command(
+    stock: str, candidate: str, profile_names: tuple[str, ...], out: Path | None, as_json: bool, **given: Any
+) -> int:
+    """Is CANDIDATE still the same model as STOCK, and how much faster is it?
+
+    Each is a URL, an endpoint's TOML file, or recipe:NAME. Both are driven with the same fresh prompts, pass by pass
+    in turn; then the reference scores every reply of both. Every endpoint option below may also be given for one side
+    only, as --stock-… or --candidate-….
+
+    \b
+    loadgate compare http://gpu:8000 http://gpu:8001 --out runs/first
+    loadgate compare http://gpu:8000 http://gpu:8000 --profile team --candidate-extra-body '{"temperature": 0.95}'
+
+    Exit code: 0 equivalent, 1 different, 3 undecided, 4 a server or the run broke off.
+    """
+    from contextlib import ExitStack
+
+    from loadgen.cli import engines, judging, session
+    from loadgen.cli.progress import Progress
+    from loadgen.compare import Load
+
+    profiles = options.profiles_from(profile_names, given)
+    judging.check_plan(given["plan_name"], given["without"])
+    submission = judging.submission_from(given["submission"])
+    progress = Progress()
+    out = out or session.default_out("compare")
+    judging.refuse_existing(out)
+    with ExitStack() as stack:
+        sides = tuple(
+            stack.enter_context(engines.endpoint(text, label, given, progress, label))
+            for text, label in ((stock, "stock"), (candidate, "candidate"))
+        )
+        options.refuse_shared_secrets(given, *sides)
+        reference = given["reference"]
+        asked = session.Session(
+            command="compare",
+            endpoints=sides,
+            load=Load(profiles, given["passes"], given["seed"]),
+            out=out,
+            roles={"stock": "stock", "candidate": "candidate"},
+            reference=stack.enter_context(engines.endpoint(reference, "reference", {}, progress))
+            if reference
+            else None,
+            plan=given["plan_name"],
+            submission=submission,
+        )
+        shown = judging.Shown(given["plan_name"], given["without"], "json" if as_json else "text")
+        return judging.driven(asked, progress, lambda: judging.judge_and_show(out, shown))

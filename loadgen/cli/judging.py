@@ -1,0 +1,125 @@
+"""What follows the driving: from the files to a verdict, from the verdict to the terminal and the exit code."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+
+from loadgen.record import Broken, Run, RunExists
+from loadgen.record.writer import write_json
+
+if TYPE_CHECKING:
+    from gates.finding import Verdict
+    from loadgen.cli.progress import Progress
+    from loadgen.cli.session import Session
+
+EXIT_CODES = {"equivalent": 0, "passed": 0, "different": 1, "failed": 1, "undecided": 3}
+INCOMPLETE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is to be judged by, and how it is to be shown."""
+
+    plan_name: str | None  # None: the run's own
+    without: Sequence[str]
+    format: str
+    submission: Path | None = None
+
+
+def refuse_existing(out: Path) -> None:
+    """Before anything is started for it. Raises RunExists."""
+    if out.exists():
+        raise RunExists(
+            f"{out} exists already, and a run is never overwritten. Give --out another directory, or remove it."
+        )
+
+
+def check_plan(name: str, without: Sequence[str]) -> None:
+    """A wrong plan must not be found out after an hour of driving. Raises PlanError."""
+    from gates import plan
+
+    plan.load(name).without(frozenset(without))
+
+
+def submission_from(path: Path | None) -> dict[str, Any] | None:
+    """Raises SubmissionError."""
+    if path is None:
+        return None
+    from gates.contest import load_submission
+
+    return load_submission(path).model_dump(exclude_none=True)
+
+
+def driven(asked: "Session", progress: "Progress", show: Callable[[], int]) -> int:
+    """Drives, then shows; where driving broke off, what was completed is shown all the same, and the error raised."""
+    from loadgen.cli.session import conduct, real_world, run_async
+    from loadgen.endpoint import EndpointError
+    from loadgen.score import ReferenceDied
+
+    try:
+        run_async(conduct(asked, real_world(), progress))
+    except (EndpointError, ReferenceDied):
+        if asked.out.exists() and any(record.phase == "timed" for record in Run.open(asked.out).records()):
+            show()
+        raise
+    return show()
+
+
+def show_summary(path: Path, as_json: bool) -> int:
+    """The latency summary of a run. An endpoint that answered nothing at all is exit 4."""
+    from gates import report
+
+    run = Run.open(path)
+    made = report.shown([run], verdict=None)
+    click.echo(report.load("json" if as_json else "text")(made))
+    if not run.complete or not any(load.succeeded for load in made.summary.loads):
+        return INCOMPLETE
+    return 0
+
+
+def judge_and_show(path: Path, shown: Shown, candidate: Path | None = None, out: Path | None = None) -> int:
+    """Judges one run or two, writes verdict.json, prints the report; the exit code is the outcome's.
+
+    Raises PlanError, NotComparable, Broken, RunExists.
+    """
+    from gates import report
+
+    runs = [Run.open(path)] + ([Run.open(candidate)] if candidate else [])
+    if out is not None:
+        refuse_existing(out)
+    made = report.judged(runs, shown.plan_name, shown.without, submission_from(shown.submission))
+    assert made.verdict is not None
+    _write(out or path, runs, made.verdict)
+    click.echo(report.load(shown.format)(made))
+    return exit_code(made.verdict, runs)
+
+
+def exit_code(verdict: "Verdict", runs: Sequence[Run]) -> int:
+    """Incomplete runs are exit 4 whatever could be judged of them."""
+    return EXIT_CODES[verdict.outcome] if all(run.complete for run in runs) else INCOMPLETE
+
+
+def _write(out: Path, runs: Sequence[Run], verdict: "Verdict") -> None:
+    if len(runs) > 1:
+        out.mkdir(parents=True)
+        write_json(out / "runs.json", {"runs": [str(run.path.resolve()) for run in runs]})
+    write_json(out / "verdict.json", verdict.as_json())
+
+
+def read_verdict(path: Path) -> "Verdict":
+    """The verdict that a run directory holds. Raises Broken."""
+    from pydantic import ValidationError
+
+    from gates.finding import Verdict
+
+    try:
+        fields = orjson.loads((path / "verdict.json").read_bytes())
+        return Verdict.model_validate({"schema_": fields.pop("schema"), **fields})
+    except (OSError, ValueError, KeyError, AttributeError, ValidationError) as error:
+        raise Broken(
+            f"{path}/verdict.json cannot be read ({type(error).__name__}). Try `loadgate judge {path}`."
+        ) from error

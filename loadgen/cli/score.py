@@ -1,0 +1,29 @@
+"""`loadgate score`: a reference server's log-probabilities for a run's replies."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loadgen.cli import options
+
+
+@click.command(short_help="score a run's replies with a reference server")
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.option("--reference", required=True, metavar="ENDPOINT", help="the stock server: URL, TOML file or recipe:NAME")
+@click.option("--json", "as_json", is_flag=True, help="what was scored, as JSON")
+@options.endpoint_options()
+def command(run: Path, reference: str, as_json: bool, **given: Any) -> int:
+    """Have a reference server score every timed reply of RUN; passes that have scores already are left alone.
+
+    \b
+    loadgate score runs/candidate --reference http://gpu:8000
+    """
+    from loadgen.cli import engines, scoring, session
+    from loadgen.cli.progress import Progress
+
+    progress = Progress()
+    with engines.endpoint(reference, "reference", given, progress) as described:
+        scored = session.run_async(scoring.score_run(run, described, session.real_world(), progress))
+    scoring.show(scored, as_json)
+    return 0

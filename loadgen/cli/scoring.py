@@ -1,0 +1,78 @@
+"""Scores of a run that was driven before."""
+
+from collections import defaultdict
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import click
+import orjson
+
+from loadgen.cli.progress import Progress
+from loadgen.cli.session import World, described
+from loadgen.endpoint import Endpoint, EndpointError, open_endpoint
+from loadgen.record import Broken, Record, Run
+from loadgen.record.writer import write_json, write_scores
+from loadgen.score import CannotScore, check_reference, score_pass, throttle
+
+Key = tuple[str, str, int]
+
+
+def unscored(run: Run) -> dict[Key, list[Record]]:
+    """Timed records by (endpoint, profile, pass) for every pass that has no scores yet."""
+    there = {(endpoint, profile, pass_no) for endpoint, profile, pass_no, _ in run.scores()}
+    passes: dict[Key, list[Record]] = defaultdict(list)
+    for record in run.records():
+        key = (record.endpoint, record.profile, record.pass_no)
+        if record.phase == "timed" and key not in there:
+            passes[key].append(record)
+    return dict(passes)
+
+
+async def score_run(path: Path, endpoint: Endpoint, world: World, progress: Progress) -> dict[str, int]:
+    """Scores what has no scores. Returns pass → tokens. Raises Broken, EndpointError, ReferenceDied."""
+    run = Run.open(path)
+    passes = unscored(run)
+    done: dict[str, int] = {}
+    async with AsyncExitStack() as stack:
+        reference = await open_endpoint(endpoint, world.timed(endpoint), world.side(endpoint))
+        stack.push_async_callback(reference.close)
+        try:
+            await check_reference(reference)
+        except CannotScore as error:
+            raise EndpointError(str(error)) from error
+        _same_reference(path, described(reference))
+        for (label, profile, pass_no), records in passes.items():
+            title = f"{profile} pass {pass_no + 1} {label}"
+            progress.start(f"{title}: scoring", len(records), 0)
+            scored = await score_pass(reference, records, throttle() if world.throttled else None, progress.counted)
+            write_scores(path, label, profile, pass_no, scored.scores)
+            done[f"{label}-{profile}-{pass_no}"] = len(scored.scores)
+            for reason, replies in scored.left_out.items():
+                progress.say(f"warning: {title}: {replies} replies left out: {reason}")
+    progress.clear()
+    return done
+
+
+def _same_reference(path: Path, reference: dict[str, object]) -> None:
+    """Keeps beside the scores whose they are, and refuses to mix two models' scores in one run. Raises Broken."""
+    file = path / "scores" / "reference.json"
+    if file.exists():
+        before = orjson.loads(file.read_bytes())
+        if before.get("model") != reference["model"]:
+            raise Broken(
+                f"{path} holds scores of {before.get('model')}; this reference serves {reference['model']}. "
+                f"Scores of two models cannot be judged together: remove {path / 'scores'} to score anew."
+            )
+        return
+    file.parent.mkdir(exist_ok=True)
+    write_json(file, reference)
+
+
+def show(scored: dict[str, int], as_json: bool) -> None:
+    if as_json:
+        click.echo(orjson.dumps({"scored": scored}, option=orjson.OPT_INDENT_2).decode())
+    elif scored:
+        for name, tokens in scored.items():
+            click.echo(f"{name:<40} {tokens:>9,} tokens")
+    else:
+        click.echo("Nothing was left to score: every timed pass has its scores.")
