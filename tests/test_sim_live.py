@@ -20,9 +20,7 @@ BODY: dict[str, Any] = {"prompt": [5, 6, 7], "stream": True, "ignore_eos": True}
 
 
 def api(clock: Clock, **settings: Any) -> Api:
-    made = app(Settings(rows=64, seed=0, **settings), clock)
-    assert isinstance(made, Api)
-    return made
+    return app(Settings(rows=64, seed=0, **settings), clock)
 
 
 async def post(api: Api, clock: Clock, **body: Any) -> Reply:

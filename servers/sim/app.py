@@ -12,7 +12,7 @@ import numpy as np
 
 from servers.sim import protocol, tokenizer
 from servers.sim.answers import Reply, chunks, whole
-from servers.sim.asgi import PROMETHEUS, App, Exchange, Gone, Receive, Send
+from servers.sim.asgi import PROMETHEUS, Exchange, Gone, Receive, Send
 from servers.sim.core import Engine
 from servers.sim.live import Clock, Live, Stream
 from servers.sim.metrics import Exposition
@@ -27,13 +27,13 @@ T = TypeVar("T")
 Route = Callable[[Exchange], Awaitable[None]]
 
 
-def app(settings: Settings, clock: Clock = time.monotonic_ns) -> App:
+def app(settings: Settings, clock: Clock = time.monotonic_ns) -> "Api":
     """The ASGI application of one engine. Under an event loop of virtual time, `clock` gives that loop's time in ns."""
     return Api(Engine(settings, np.random.default_rng(settings.seed)), clock)
 
 
 class Api:
-    """The routes. Callable as an ASGI application; `engine` may be read by tests that hold it in memory."""
+    """The routes, callable as an ASGI application. `engine` may be read by those who hold it in memory."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine = engine

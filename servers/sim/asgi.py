@@ -1,6 +1,6 @@
 """One HTTP exchange over ASGI's three callables, without a framework."""
 
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,6 @@ import orjson
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Coroutine[Any, Any, None]]
 
 JSON = b"application/json"
 EVENTS = b"text/event-stream; charset=utf-8"

@@ -62,12 +62,10 @@ def shaped(p: Vector, sampling: Sampling) -> Vector:
         p = np.exp(logits - logits.max())
     if sampling.min_p > 0:
         p = np.where(p >= sampling.min_p * p.max(), p, 0)
-    order = np.argsort(-p, kind="stable")  # equals: the lowest id first
     if 0 < sampling.top_k < len(p):
-        p = p.copy()
-        p[order[sampling.top_k :]] = 0
+        p = _likeliest(p, sampling.top_k)
     if sampling.top_p < 1:
-        p = _nucleus(p, order, sampling.top_p)
+        p = _nucleus(p, sampling.top_p)
     return normalized(p)
 
 
@@ -82,13 +80,26 @@ def _certain(token: int, tokens: int) -> Vector:
     return p
 
 
-def _nucleus(p: Vector, order: NDArray[np.int64], mass: float) -> Vector:
+def _falling(p: Vector) -> NDArray[np.int64]:
+    """Ids by falling probability, the lowest first among equals."""
+    return np.argsort(-p, kind="stable")
+
+
+def _only(p: Vector, kept: NDArray[np.int64]) -> Vector:
+    left = np.zeros_like(p)
+    left[kept] = p[kept]
+    return left
+
+
+def _likeliest(p: Vector, count: int) -> Vector:
+    return _only(p, _falling(p)[:count])
+
+
+def _nucleus(p: Vector, mass: float) -> Vector:
     """The fewest likely tokens that hold the mass, at least one."""
+    order = _falling(p)
     falling = normalized(p[order])
-    kept = order[np.cumsum(falling) - falling < mass]
-    nucleus = np.zeros_like(p)
-    nucleus[kept] = p[kept]
-    return nucleus
+    return _only(p, order[np.cumsum(falling) - falling < mass])
 
 
 def law_of(p: Vector) -> Law:
