@@ -29,12 +29,15 @@ NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0}
 PROMPT_IDS = [1, 2, 3]
 
 
-def population(rng: np.random.Generator, n: int = 3000, size: int = 60) -> Floats:
-    """(n, size) next-token distributions, likeliest first: four of five nearly certain, the others open."""
-    decay = rng.uniform(0.15, 0.9, (n, 1))
-    p = np.sort(np.exp(-decay * np.arange(size)) * rng.uniform(0.5, 1.0, (n, size)), axis=1)[:, ::-1]
+def population(rng: np.random.Generator, n: int = 3000, size: int = 120) -> Floats:
+    """(n, size) next-token distributions, likeliest first: three of four nearly certain, the others open.
+
+    Mean variance of log p about 1, as real models have it at temperature 1.
+    """
+    steepness = rng.uniform(1.0, 2.5, (n, 1))
+    p = np.sort(np.arange(1, size + 1) ** -steepness * rng.lognormal(0, 0.7, (n, size)), axis=1)[:, ::-1]
     p /= p.sum(axis=1, keepdims=True)
-    rest = np.where(rng.random((n, 1)) < 0.8, 10 ** rng.uniform(-5, -1, (n, 1)), 1.0)
+    rest = np.where(rng.random((n, 1)) < 0.75, 10 ** rng.uniform(-5, -1, (n, 1)), 1.0)
     p = p * rest
     p[:, 0] += 1 - rest[:, 0]
     return np.asarray(p, np.float64)
@@ -76,7 +79,7 @@ WARM = Server(sampling=lambda p: heated(p, 0.9), token_ms=5.0)
 class Shape:
     profiles: dict[str, int] = field(default_factory=lambda: {"solo": 1, "team": 4})  # name → lanes
     passes: int = 3
-    requests: int = 60  # a pass
+    requests: int = 80  # a pass
     mean_tokens: int = 40
     sampling: dict[str, Any] = field(default_factory=lambda: dict(NEUTRAL))
     ended: str | None = "done"  # end.json's reason; None leaves it out
@@ -169,7 +172,7 @@ def _pass(
     shape: Shape,
 ) -> int:
     """Writes one pass and gives the moment it ended."""
-    lengths = rng.geometric(1 / shape.mean_tokens, shape.requests)
+    lengths = 1 + rng.negative_binomial(4, 4 / (3 + shape.mean_tokens), shape.requests)
     rows, tokens = drawn(tables[0], int(lengths.sum()), rng)
     failed = rng.random(shape.requests) < server.failing
     lengths = np.where(failed, np.maximum(lengths // 2, 1), lengths)
@@ -208,8 +211,8 @@ def drawn(q: Floats, n: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.i
     rows = rng.integers(len(q), size=n)
     below = np.cumsum(q, axis=1)
     tokens = np.empty(n, np.int64)
-    for start in range(0, n, 1 << 15):
-        part = slice(start, start + (1 << 15))
+    for start in range(0, n, 1 << 13):
+        part = slice(start, start + (1 << 13))
         tokens[part] = (below[rows[part]] < rng.random((len(rows[part]), 1))).sum(axis=1)
     return rows, np.minimum(tokens, q.shape[1] - 1)
 
