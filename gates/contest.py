@@ -7,7 +7,27 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gates.contest_rules import Gate, Record, Submission, gates, geometric_mean, medians, reason, sentence, specscore
+from gates import contest_measure, digests, speed
+from gates.contest_rules import (
+    Gap,
+    Gate,
+    Length,
+    Record,
+    Submission,
+    Z,
+    gates,
+    geometric_mean,
+    medians,
+    outside,
+    reason,
+    sentence,
+    specscore,
+)
+from gates.evidence import Evidence
+from gates.finding import Estimate, Finding, Outcome, Score, Speed, Verdict
+from gates.plan import Plan, PlanError
+
+LEVEL = 0.95
 
 
 class NoRecord(Exception):
@@ -107,6 +127,149 @@ def _compared(record: Record, submission: Submission | None) -> list[Difference]
 def as_json(record: Record) -> dict[str, Any]:
     """A contest file's `record`: what was not measured is null, `paired` and `replies` are there only where known."""
     return record.model_dump(exclude_unset=True)
+
+
+def record(evidence: Evidence, plan: Plan) -> Record:
+    """The contest's record of a new run. Fidelity and greedy agreement need probes and are None without.
+
+    Raises PlanError where the plan holds no contest rules, or unknown ones.
+    """
+    rules = _rules(plan)
+    measured = Record(
+        ratios=contest_measure.ratios(evidence),
+        specscore=None,
+        greedy_agreement=None,
+        likelihood=contest_measure.likelihood(evidence),
+        argmax=contest_measure.argmax(evidence),
+        fidelity=None,
+        lengths=contest_measure.lengths(evidence),
+        memory=contest_measure.memory(evidence, rules),
+        acceptance=contest_measure.acceptance(evidence),
+        limits=rules.limits(),
+        reason=None,
+        score=None,
+    )
+    score = specscore(measured)
+    return measured.model_copy(update={"specscore": score, "score": score, "reason": reason(measured)})
+
+
+def _rules(plan: Plan) -> contest_measure.Rules:
+    if plan.contest is None:
+        raise PlanError(f"Plan {plan.name} has no table [contest], which holds a contest's limits.")
+    try:
+        return contest_measure.Rules.model_validate(plan.contest)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        allowed = ", ".join(contest_measure.Rules.model_fields)
+        raise PlanError(f"Plan {plan.name}: contest.{where}: {first['msg']}. It may hold {allowed}.") from None
+
+
+def judge(evidence: Evidence, plan: Plan) -> Verdict:
+    """The verdict of record(evidence, plan): passed or failed; undecided where the run is not whole or has no speed.
+
+    Raises PlanError as record does.
+    """
+    judged = record(evidence, plan)
+    found = gates(judged)
+    absent = [gate.check.replace("_", " ") for gate in found if gate.outcome == "n/a"]
+    warnings = [*evidence.warnings, *speed.measure(evidence).warnings]
+    if absent:
+        warnings.append(
+            f"Counted as passed without data or limit, as the contest's rules have it: {', '.join(absent)}."
+        )
+    return Verdict(
+        plan=plan.name,
+        inputs=digests.of(evidence.runs),
+        outcome=_outcome(judged, evidence),
+        interim=not evidence.ended,
+        specscore=None if judged.specscore is None else Score(value=judged.specscore, low=None, high=None),
+        speed={
+            name: Speed(ratio=ratio.ratio, low=None, high=None, passes=ratio.passes)
+            for name, ratio in judged.ratios.items()
+            if ratio.ratio is not None
+        },
+        acceptance=judged.acceptance,
+        diagnosis=judged.reason,
+        needs=None,
+        warnings=warnings,
+        findings=[finding for gate in found for finding in _findings(gate, judged, evidence)],
+    )
+
+
+def _outcome(judged: Record, evidence: Evidence) -> Outcome:
+    if judged.reason is not None:
+        return "failed"
+    return "passed" if evidence.whole and judged.specscore is not None else "undecided"
+
+
+def _findings(gate: Gate, judged: Record, evidence: Evidence) -> list[Finding]:
+    """One a gate, of reply lengths one a profile; with the estimate that was held to the limit."""
+    if gate.check == "lengths" and judged.lengths and judged.limits.length_margin is not None:
+        margin = judged.limits.length_margin
+        return [_length_finding(name, length, margin) for name, length in judged.lengths.items()]
+    applies = gate.outcome != "n/a"
+    estimate, margin_of = _held(gate.check, judged, evidence)
+    return [
+        Finding(
+            check=_CHECKS.get(gate.check, gate.check),
+            required=applies,
+            outcome=_OUTCOMES[gate.outcome],
+            estimate=estimate,
+            margin=margin_of,
+            missing=None if applies else "no data, or the task sets no limit",
+            says=gate.reason or ("within its limit" if applies else "counted as passed, as the contest has it"),
+        )
+    ]
+
+
+_CHECKS = {"argmax": "first_choice", "greedy_agreement": "greedy"}
+_OUTCOMES: dict[str, Outcome] = {"pass": "passed", "fail": "failed", "n/a": "undecided"}
+
+
+def _held(check: str, judged: Record, evidence: Evidence) -> tuple[Estimate | None, float | None]:
+    """A gate's estimate and its limit."""
+    replies, tokens = contest_measure.scored(evidence.candidate)
+    match check:
+        case "likelihood":
+            return _interval(judged.likelihood, replies, "nat a token"), judged.limits.likelihood_bound
+        case "argmax":
+            return _interval(judged.argmax, tokens, "share of tokens"), judged.limits.argmax_bound
+        case "memory" if judged.memory is not None:
+            peak = judged.memory.peak_mib
+            found = Estimate(value=peak, low=peak, high=peak, level=1, n=1, unit="MiB", method="largest sample seen")
+            return found, judged.memory.allowed_mib
+        case _:
+            return None, None
+
+
+def _interval(gap: Gap | None, n: int, unit: str) -> Estimate | None:
+    if gap is None:
+        return None
+    low, high = gap.gap - Z * gap.se, gap.gap + Z * gap.se
+    method = "difference of means, candidate − stock; normal interval, clustered by prompt"
+    return Estimate(value=gap.gap, low=low, high=high, level=LEVEL, n=n, unit=unit, method=method)
+
+
+def _length_finding(profile: str, length: Length, margin: float) -> Finding:
+    method = f"ratio of mean reply lengths, {'paired by prompt' if length.paired else 'not paired'}; delta method"
+    return Finding(
+        check="lengths",
+        profile=profile,
+        required=True,
+        outcome="failed" if outside(length, margin) else "passed",
+        estimate=Estimate(
+            value=length.ratio,
+            low=length.low,
+            high=length.high,
+            level=LEVEL,
+            n=length.replies or 0,
+            unit="ratio",
+            method=method,
+        ),
+        margin=margin,
+        says=f"replies are {length.ratio:.2f}× as long as stock's",
+    )
 
 
 class SubmissionError(Exception):

@@ -180,11 +180,16 @@ def _gap(check: str, gap: Gap | None, bound: float | None, name: str) -> Gate:
 def _lengths(lengths: dict[str, Length] | None, margin: float | None) -> Gate:
     if not lengths or margin is None:
         return Gate(check="lengths", outcome="n/a")
-    outside = [name for name, found in lengths.items() if found.low > 1 + margin or found.high < 1 - margin]
+    off = [name for name, found in lengths.items() if outside(found, margin)]
     # Each workload is a test of its own: what the weakest of them would have caught bounds what was.
     weakest = max((found.high - found.low) / 2 / Z for found in lengths.values())
-    why = f"reply lengths differ from the stock engine's in {listed(outside)}"
-    return _gate("lengths", bool(outside), why, _power(margin, weakest))
+    why = f"reply lengths differ from the stock engine's in {listed(off)}"
+    return _gate("lengths", bool(off), why, _power(margin, weakest))
+
+
+def outside(length: Length, margin: float) -> bool:
+    """Whether the interval misses [1 − margin, 1 + margin]."""
+    return length.low > 1 + margin or length.high < 1 - margin
 
 
 def _failures(ratios: dict[str, Ratio]) -> Gate:

@@ -5,9 +5,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import factories
+import numpy as np
 import pytest
 
-from gates import contest, contest_rules
+from gates import contest, contest_measure, contest_rules, evidence, plan
+from loadgen.record import SCORE_DTYPE
 
 DATA = Path(__file__).parent / "data" / "contest"
 BUSY = "failed more requests than the stock engine in most busy passes"
@@ -238,3 +241,140 @@ def test_a_missing_submission_file_is_an_error(tmp_path: Path) -> None:
     """It is named."""
     with pytest.raises(contest.SubmissionError, match=r"nowhere\.toml: cannot be read"):
         contest.load_submission(tmp_path / "nowhere.toml")
+
+
+# A record of a new run.
+
+PLAN = plan.load("contest")
+
+
+def made(path: Path, candidate: factories.Server, **changes: Any) -> evidence.Evidence:
+    shape = factories.Shape(requests=40, **changes)
+    return evidence.load(factories.comparison(path / "run", np.random.default_rng(5), candidate=candidate, shape=shape))
+
+
+def test_the_shipped_limits_are_those_of_the_published_8b_records() -> None:
+    """The plan and the records agree on every limit."""
+    limits = contest_measure.Rules.model_validate(PLAN.contest).limits()
+    assert published()["record"]["limits"] == limits.model_dump()
+
+
+def test_a_record_of_a_lossless_run_has_everything_that_was_measured(tmp_path: Path) -> None:
+    """Ratios by pass, gaps, lengths by prompt, acceptance; what needs probes is None; and recheck reproduces it."""
+    record = contest.record(made(tmp_path, factories.Server(token_ms=5, per_chunk=4, drafts=True, peak_mib=80e3)), PLAN)
+    assert record.reason is None
+    assert [pytest.approx(2, rel=0.05)] * 3 == record.ratios["solo"].passes
+    assert record.score == pytest.approx(2, rel=0.02)
+    assert record.likelihood is not None
+    assert record.likelihood.gap == record.likelihood.candidate - record.likelihood.stock
+    assert abs(record.likelihood.gap) < 4 * record.likelihood.se
+    assert record.lengths is not None
+    assert (record.lengths["team"].paired, record.lengths["team"].replies) == (True, 120)
+    assert (record.fidelity, record.greedy_agreement) == (None, None)
+    assert record.memory == contest_rules.Memory(ok=True, peak_mib=80e3, allowed_mib=0.9 * 100e3 + 4096)
+    assert set(record.acceptance) == {"solo", "team"}
+    assert contest.recheck(contest.as_json(record)).reproduced
+
+
+def test_a_verdict_of_the_contest_is_passed_or_failed(tmp_path: Path) -> None:
+    """Every gate is a finding; those without data are named in a warning, as they count as passed."""
+    verdict = contest.judge(made(tmp_path, factories.FAST), PLAN)
+    assert verdict.outcome == "passed"
+    assert verdict.specscore is not None
+    assert verdict.specscore.value == pytest.approx(2, rel=0.02)
+    assert {finding.check: finding.outcome for finding in verdict.findings if finding.profile is None} == {
+        "memory": "undecided",
+        "fidelity": "undecided",
+        "likelihood": "passed",
+        "first_choice": "passed",
+        "greedy": "undecided",
+        "failures": "passed",
+    }
+    assert any("memory, fidelity, greedy agreement" in warning for warning in verdict.warnings)
+    assert "records.jsonl" in verdict.inputs
+
+
+def test_a_candidate_that_drops_requests_scores_nothing(tmp_path: Path) -> None:
+    """Each pass with more failures than stock is 0, and the reason names both profiles."""
+    verdict = contest.judge(made(tmp_path, factories.Server(token_ms=5, failing=0.2)), PLAN)
+    assert verdict.outcome == "failed"
+    assert verdict.diagnosis is not None
+    assert BUSY.replace("busy", "solo and team") in verdict.diagnosis
+    assert verdict.specscore is not None
+    assert verdict.specscore.value == 0.0
+    assert verdict.speed["solo"].passes == [0.0, 0.0, 0.0]
+
+
+def test_equal_failures_are_no_reason(tmp_path: Path) -> None:
+    """Only more failures than stock's make a pass 0."""
+    both = factories.Server(failing=1.0)
+    rng = np.random.default_rng(5)
+    run = factories.comparison(tmp_path / "run", rng, stock=both, candidate=both)
+    assert contest.record(evidence.load(run), PLAN).reason is None
+
+
+def test_what_the_client_called_off_is_no_failure(tmp_path: Path) -> None:
+    """Cancelled requests are our doing."""
+    record = contest.record(made(tmp_path, factories.Server(token_ms=5, failing=0.2, failure="cancelled")), PLAN)
+    assert record.reason is None
+
+
+def test_an_unfinished_run_never_passes(tmp_path: Path) -> None:
+    """It is undecided, where nothing failed yet."""
+    verdict = contest.judge(made(tmp_path, factories.FAST, ended=None), PLAN)
+    assert (verdict.outcome, verdict.interim) == ("undecided", True)
+
+
+def test_a_run_without_scores_is_judged_by_the_other_gates(tmp_path: Path) -> None:
+    """The gaps are null, which the contest counts as passed, and the verdict says so."""
+    verdict = contest.judge(made(tmp_path, factories.Server(token_ms=5, scored=False)), PLAN)
+    assert verdict.outcome == "passed"
+    assert any("likelihood, argmax" in warning for warning in verdict.warnings)
+
+
+def test_a_plan_without_contest_rules_is_refused(tmp_path: Path) -> None:
+    """And so is one with a rule that there is none of."""
+    found = made(tmp_path, factories.FAST)
+    with pytest.raises(plan.PlanError, match="no table"):
+        contest.record(found, plan.load("strict"))
+    with pytest.raises(plan.PlanError, match=r"contest\.argmax: Extra inputs"):
+        contest.record(found, PLAN.model_copy(update={"contest": {"argmax": 1}}))
+
+
+def test_standard_errors_are_those_that_repetition_shows() -> None:
+    """Means over tokens, paired by prompt: in 400 repetitions gap over se spreads as a standard normal does."""
+    rng, z = np.random.default_rng(2), []
+    prompts = [("solo", 0, str(index)) for index in range(80)]
+    for _ in range(400):
+        difficulty = rng.normal(size=80)
+        arms = []
+        for _ in range(2):
+            tokens = rng.geometric(0.05, 80).astype(float)
+            arms.append(contest_measure.Replies(prompts, tokens * (difficulty + rng.normal(size=80)), tokens))
+        gap = contest_measure._gap(arms, paired=True)
+        assert gap is not None
+        z.append(gap.gap / gap.se)
+    assert np.std(z) == pytest.approx(1, abs=3 / np.sqrt(2 * 400) + 0.03)
+    assert np.mean(z) == pytest.approx(0, abs=3 / np.sqrt(400))
+
+
+def test_pairing_by_prompt_narrows_the_interval() -> None:
+    """Two identical arms differ by nothing, for certain; taken as unpaired they do not."""
+    prompts = [("solo", 0, str(index)) for index in range(20)]
+    arm = contest_measure.Replies(prompts, np.arange(20.0), np.ones(20))
+    paired, apart = (contest_measure._gap([arm, arm], paired=paired) for paired in (True, False))
+    assert paired is not None
+    assert apart is not None
+    assert paired.se == 0
+    assert apart.se == pytest.approx(math.sqrt(2 * 40 / 39 * np.var(np.arange(20)) / 20))
+
+
+def test_first_choices_count_every_tied_cell() -> None:
+    """A token that ties with the likeliest is a first choice; one outside the list, or without a figure, is not."""
+    rows = np.zeros(4, SCORE_DTYPE)
+    rows["logprobs"] = -np.inf
+    rows["logprobs"][:, :3] = [-0.7, -0.7, -3.0]
+    rows["ids"][:, 3:] = -1
+    rows["logprob"] = [-0.7, -3.0, -9.0, np.nan]
+    assert contest_measure._not_first(rows).tolist() == [0, 1, 1, 1]
+    assert contest_measure._logprob(rows) == pytest.approx([-0.7, -3.0, -9.0, -3.0])
