@@ -13,14 +13,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from gates.finding import Estimate
-from gates.intervals import Floats, Ints, clustered, mean, order_statistic
+from gates.intervals import clustered, order_statistic
+from gates.throughput import arrival_rate, busy_tokens, in_flight, rate, succeeded_requests, tokens_of
 from loadgen.record import Record, Run
 
-BATCHES = 10
-"""Equal spans that a single pass is cut into, to give its rates an interval."""
-
 _NS_PER_MS = 1e6
-_NS_PER_S = 1e9
 
 Quantiles = dict[str, Estimate]
 """ "p50", "p90", "p99" → milliseconds."""
@@ -45,8 +42,8 @@ class Load(BaseModel):
     itl_ms: Quantiles | None
     tpot_ms: Quantiles | None  # of a reply: span after its first chunk, over the tokens that came in it
     e2e_ms: Quantiles | None  # from the last byte sent to the end
-    output_tokens_per_s: Estimate | None
-    requests_per_s: Estimate | None  # that succeeded
+    output_tokens_per_s: Estimate | None  # while every lane was busy, as in gates.speed
+    requests_per_s: Estimate | None  # that succeeded, over whole passes
     asked_per_s: float | None  # requests the schedule wanted, over its own span; None in a closed loop
     sent_per_s: float | None  # requests sent, over the span of sending; None in a closed loop
     lateness_ms: Quantiles | None  # sent − due; None in a closed loop
@@ -79,6 +76,15 @@ def summarise(run: Run) -> Summary:
     return Summary(complete=run.complete, loads=loads)
 
 
+def summarise_two(stock: Run, candidate: Run) -> Summary:
+    """Of two runs of one endpoint each, under the names of their roles. Raises as summarise does."""
+    sides = {"stock": summarise(stock), "candidate": summarise(candidate)}
+    return Summary(
+        complete=all(side.complete for side in sides.values()),
+        loads=[load.model_copy(update={"endpoint": role}) for role, side in sides.items() for load in side.loads],
+    )
+
+
 def _load(key: tuple[str, str], records: list[Record], asked: dict[str, Any]) -> Load:
     endpoint, name = key
     profile = asked.get("profiles", {}).get(name, {})
@@ -87,6 +93,7 @@ def _load(key: tuple[str, str], records: list[Record], asked: dict[str, Any]) ->
     open_loop = bool(profile.get("arrivals"))
     due = [record for record in records if open_loop and record.due_ns is not None]
     counts = [tokens_of(record) for record in good]
+    countable = bool(good) and None not in counts
     gaps, inside = _gaps(good)
     return Load(
         endpoint=endpoint,
@@ -97,18 +104,20 @@ def _load(key: tuple[str, str], records: list[Record], asked: dict[str, Any]) ->
         ended=len(records),
         succeeded=len(good),
         failed=dict(Counter(record.failure.kind for record in records if record.failure is not None)),
-        tokens=None if None in counts or not counts else sum(filter(None, counts)),
+        tokens=sum(filter(None, counts)) if countable else None,
         ttft_ms=_over_requests(good, _ttft),
         ttft_from_due_ms=_over_requests([record for record in due if record.failure is None], _ttft_from_due),
         itl_ms=_over_gaps(gaps),
         tpot_ms=_over_requests(good, tpot_ms),
         e2e_ms=_over_requests(good, _e2e),
-        output_tokens_per_s=None if None in counts else _rate(passes, _token_events, "output tokens"),
-        requests_per_s=_rate(passes, _request_events, "requests"),
-        asked_per_s=_arrival_rate(_by_pass(due), "due_ns"),
-        sent_per_s=_arrival_rate(_by_pass(due), "sent_ns"),
+        output_tokens_per_s=None
+        if None in counts or not good
+        else rate(passes, busy_tokens(open_loop), "output tokens"),
+        requests_per_s=rate(passes, succeeded_requests, "requests"),
+        asked_per_s=arrival_rate(_by_pass(due), "due_ns"),
+        sent_per_s=arrival_rate(_by_pass(due), "sent_ns"),
         lateness_ms=_over_requests(due, _lateness),
-        in_flight=_in_flight(passes),
+        in_flight=in_flight(passes),
         ambiguous_gaps=inside / sum(map(len, gaps)) if any(gaps) else None,
     )
 
@@ -132,15 +141,6 @@ def _asked(profile: dict[str, Any], passes: Any, records: list[Record]) -> int |
 
 
 # What one record says. None where it does not.
-
-
-def tokens_of(record: Record) -> int | None:
-    """Tokens received: counted by ids, else by chunk, else as the server's usage says; never by chunks."""
-    if record.token_ids is not None:
-        return len(record.token_ids)
-    if record.chunk_tokens and None not in record.chunk_tokens:
-        return sum(filter(None, record.chunk_tokens))
-    return record.usage.completion_tokens if record.usage is not None else None
 
 
 def tpot_ms(record: Record) -> float | None:
@@ -204,78 +204,3 @@ def _over_gaps(replies: list[list[float]]) -> Quantiles | None:
     reply = np.repeat(np.arange(len(replies)), [len(gaps) for gaps in replies])
     order = np.argsort(values, kind="stable")
     return {f"p{q}": clustered(values[order], reply[order], q / 100) for q in (50, 90, 99)}
-
-
-Events = Callable[[list[Record]], tuple[Ints, Floats]]
-"""One pass → when (ns), and how much."""
-
-
-def _token_events(records: list[Record]) -> tuple[Ints, Floats]:
-    """Every chunk of a request that succeeded, with its tokens. Where only the total is known it is spread evenly."""
-    stamps, weights = [np.empty(0, np.int64)], [np.empty(0)]
-    for record in records:
-        if record.failure is not None or not record.chunk_ns:
-            continue
-        stamps.append(np.asarray(record.chunk_ns))
-        chunks = record.chunk_tokens
-        even = (tokens_of(record) or 0) / len(record.chunk_ns)
-        weights.append(np.array([even if None in chunks else count for count in chunks], np.float64))
-    return np.concatenate(stamps), np.concatenate(weights)
-
-
-def _request_events(records: list[Record]) -> tuple[Ints, Floats]:
-    ends = [record.end_ns for record in records if record.failure is None and record.end_ns is not None]
-    return np.asarray(ends, np.int64), np.ones(len(ends))
-
-
-def _span(records: list[Record]) -> tuple[int, int] | None:
-    """From the first byte of the pass to the end of its last request, failed ones included: they take time too."""
-    starts = [record.sent_ns for record in records if record.sent_ns is not None]
-    ends = [record.end_ns for record in records if record.end_ns is not None]
-    return (min(starts), max(ends)) if starts and ends and max(ends) > min(starts) else None
-
-
-def _rate(passes: list[list[Record]], events: Events, unit: str) -> Estimate | None:
-    """Per second of whole passes, ramp and drain included.
-
-    Interval: t over the passes' rates; of a single pass, t over the rates of its BATCHES equal spans (batch means).
-    None where no request succeeded.
-    """
-    rates: list[float] = []
-    n, batches = 0.0, np.empty(0)
-    for records in passes:
-        span = _span(records)
-        if span is None:
-            continue
-        when, amount = events(records)
-        seconds = (span[1] - span[0]) / _NS_PER_S
-        rates.append(float(amount.sum()) / seconds)
-        n += float(amount.sum())
-        edges = np.linspace(*span, BATCHES + 1)
-        batches = np.histogram(when, bins=edges, weights=amount)[0] / (seconds / BATCHES)
-    if not n:
-        return None
-    values = np.asarray(rates) if len(rates) > 1 else batches
-    method = "t over passes" if len(rates) > 1 else f"t over {BATCHES} batch means of one pass"
-    return mean(values, float(np.mean(rates)), (round(n), unit, method))
-
-
-def _arrival_rate(passes: list[list[Record]], stamp: str) -> float | None:
-    """Arrivals a second: n − 1 gaps over the span of n arrivals, all passes together."""
-    gaps, span = 0, 0
-    for records in passes:
-        stamps = [found for record in records if (found := getattr(record, stamp)) is not None]
-        if stamps:
-            gaps += len(stamps) - 1
-            span += max(stamps) - min(stamps)
-    return gaps / (span / _NS_PER_S) if span else None
-
-
-def _in_flight(passes: list[list[Record]]) -> float | None:
-    """Little's law as a count: the sum of the requests' durations over the passes' spans."""
-    busy = span = 0
-    for records in passes:
-        if (found := _span(records)) is not None:
-            span += found[1] - found[0]
-            busy += sum(r.end_ns - r.sent_ns for r in records if r.end_ns is not None and r.sent_ns is not None)
-    return busy / span if span else None
