@@ -123,6 +123,8 @@ def _says(question: Question, decision: Decision, terms: Terms, profile: str | N
         says += f"; {replies} replies say too little of how replies differ, {fewest} are asked for"
     if decision.measured.against_stock:
         says += "; measured against stock, whose own replies are off zero"
+    if decision.outcome == "equivalent" and profile is None:
+        says += f"; a fault in fewer than one of {replies // 3} replies would not show"
     if decision.immaterial:
         says = f"measurably different from stock, wholly inside the margin: {says}"
     return says

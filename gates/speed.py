@@ -19,6 +19,8 @@ class Rate:
     """Tokens a second of one pass, and what it rests on."""
 
     tokens_per_s: float
+    start_ns: int  # of the span that it is measured over
+    end_ns: int
     window_share: float  # of the pass's tokens that came within the window
     spread: bool  # usage was spread over chunks, as the wire did not say how many tokens each carries
     narrowed: bool  # no moment had every lane busy: the whole pass was taken
@@ -47,6 +49,8 @@ def rate(one: Pass, open_loop: bool = False) -> Rate | None:
     )
     return Rate(
         tokens_per_s=inside / (end - start) * 1e9,
+        start_ns=start,
+        end_ns=end,
         window_share=inside / total if total else 1.0,
         spread=any(reply.chunk_tokens is None for reply in sent),
         narrowed=narrowed,

@@ -69,6 +69,12 @@ def test_likelihood_margin_is_on_temperature(tmp_path: Path) -> None:
     assert (narrow.outcome, wide.outcome) == ("undecided", "equivalent")
 
 
+def test_equivalence_says_what_so_few_replies_cannot_show(tmp_path: Path) -> None:
+    """A fault in fewer than 3/R of the replies: here R = 480 on either side."""
+    pooled = likelihood.check(made(tmp_path), likelihood.Settings(margin_temperature=0.1), TERMS).findings[0]
+    assert pooled.says.endswith("a fault in fewer than one of 160 replies would not show")
+
+
 def test_likelihood_says_the_temperature(tmp_path: Path) -> None:
     """A candidate at .9 is as if sampled at about .9, likelier than stock's own."""
     pooled = likelihood.check(made(tmp_path, WARM), likelihood.Settings(), TERMS).findings[0]

@@ -40,19 +40,19 @@ def of(*replies: Reply, start: dict[str, int] | None = None, end: dict[str, int]
 def test_one_lane_is_rated_over_the_whole_pass() -> None:
     """From its first send to its last end, pauses included."""
     found = speed.rate(of(reply(0, 0, 2, [(1, 1), (2, 3)]), reply(0, 2, 5, [(3, 2), (5, 4)])))
-    assert found == speed.Rate(tokens_per_s=2.0, window_share=1.0, spread=False, narrowed=False)
+    assert found == speed.Rate(2.0, start_ns=0, end_ns=5 * S, window_share=1.0, spread=False, narrowed=False)
 
 
 def test_lanes_are_rated_while_all_are_busy() -> None:
     """From the last lane's first send (1 s) to the first lane's last end (3 s): 8 of 12 tokens."""
     found = speed.rate(of(reply(0, 0, 3, [(0.5, 2), (2, 4), (3, 1)]), reply(1, 1, 4, [(2, 3), (4, 2)])))
-    assert found == speed.Rate(tokens_per_s=4.0, window_share=8 / 12, spread=False, narrowed=False)
+    assert found == speed.Rate(4.0, start_ns=S, end_ns=3 * S, window_share=8 / 12, spread=False, narrowed=False)
 
 
 def test_lanes_that_were_never_all_busy_are_rated_over_the_whole_pass() -> None:
     """And it says so."""
     found = speed.rate(of(reply(0, 0, 1, [(1, 4)]), reply(1, 2, 4, [(4, 4)])))
-    assert found == speed.Rate(tokens_per_s=2.0, window_share=1.0, spread=False, narrowed=True)
+    assert found == speed.Rate(2.0, start_ns=0, end_ns=4 * S, window_share=1.0, spread=False, narrowed=True)
 
 
 def test_arrivals_are_rated_over_the_whole_pass() -> None:
