@@ -1,0 +1,51 @@
+"""Whole comparisons on embedded engines in this process, under a clock that jumps: hours of load in seconds."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen import virtual
+from loadgen.cli.progress import Progress
+from loadgen.cli.session import Session, World, conduct
+from loadgen.compare import Load
+from loadgen.endpoint import Endpoint
+from loadgen.memory import MemoryTransport
+from loadgen.telemetry import Clock
+
+if TYPE_CHECKING:
+    from servers.sim.settings import Settings
+
+
+def compare(
+    engines: "Mapping[str, Settings]", load: Load, out: Path, candidate_body: Mapping[str, Any] | None = None
+) -> None:
+    """Drives engines["stock"] and engines["candidate"] as `loadgate compare` does, into the run directory `out`.
+
+    candidate_body: fields added to every request to the candidate, such as {"temperature": 0.9}.
+    """
+    from servers.sim.app import app
+
+    async def main(clock: Clock) -> None:
+        apps = {label: app(settings, clock) for label, settings in engines.items()}
+
+        def way(endpoint: Endpoint) -> MemoryTransport:
+            return MemoryTransport(apps[endpoint.label], clock)
+
+        world = World(clock=clock, timed=way, side=way, stamps="virtual", throttled=False)
+        await conduct(_session(load, out, dict(candidate_body or {})), world, Progress(quiet=True))
+
+    virtual.run(main)
+
+
+def _session(load: Load, out: Path, candidate_body: dict[str, Any]) -> Session:
+    return Session(
+        command="compare",
+        endpoints=(
+            Endpoint(url="http://127.0.0.1:1", label="stock"),
+            Endpoint(url="http://127.0.0.1:2", label="candidate", extra_body=candidate_body),
+        ),
+        load=load,
+        out=out,
+        roles={"stock": "stock", "candidate": "candidate"},
+        plan="strict",
+    )
