@@ -1,0 +1,253 @@
+"""One request → one record. Whatever a server does is data; only a broken set-up raises."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import httpx
+import orjson
+
+from loadgen import failures
+from loadgen.endpoint import Target
+from loadgen.profile import Limits
+from loadgen.record import Asked, Failure, FailureKind, Phase, Probe, Record
+from loadgen.reply import Clock, Reply, Truncated
+from loadgen.request import Request
+from loadgen.transcript import Transcript
+from loadgen.transport import SocketTransport, TlsError, encode
+
+Keep = Callable[[Record], None]
+
+_PIECE_S = 0.25  # how often a growing answer with log-probabilities is read and let go: gigabytes otherwise
+
+
+class OverTime(httpx.ReadTimeout):
+    """The request took longer than its profile allows, though the server kept sending."""
+
+
+# The first that fits. What is not here (an unknown scheme, a broken header) is a broken set-up and is raised.
+_KINDS: tuple[tuple[type[httpx.TransportError], FailureKind], ...] = (
+    (TlsError, "tls"),
+    (httpx.ConnectTimeout, "connect"),
+    (httpx.ConnectError, "connect"),
+    (OverTime, "timeout"),
+    (httpx.ReadTimeout, "stalled"),
+    (httpx.ReadError, "connection_reset"),
+    (Truncated, "truncated"),
+    (httpx.RemoteProtocolError, "malformed"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a run a request belongs."""
+
+    endpoint: str
+    profile: str
+    pass_no: int
+    phase: Phase
+    probe: Probe | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request whose bytes are ready, made before the clock starts."""
+
+    id: str
+    request: Request
+    http: httpx.Request
+    asked: Asked  # what is really sent of what was asked
+    flags: tuple[str, ...]
+
+
+class Client:
+    """Sends requests of one endpoint over the transport of `http`, below httpx's own layer.
+
+    new_id gives 32 random hex digits a request; they go out as X-Request-Id.
+    """
+
+    def __init__(
+        self, http: httpx.AsyncClient, target: Target, limits: Limits, clock: Clock, new_id: Callable[[], str]
+    ) -> None:
+        # httpx has no public name for it, and its client layer (auth, redirects, cookies: none of them wanted here)
+        # costs more than the whole rest of a request.
+        self._transport = http._transport
+        self._http, self._target, self._limits, self._clock, self._new_id = http, target, limits, clock, new_id
+        self._urls = {"completions": target.url("completions"), "chat": target.url("chat/completions")}
+
+    async def open(self, connections: int) -> None:
+        """Has so many connections ready, so that no request of the pass pays for one. Raises httpx.ConnectError."""
+        if isinstance(self._transport, SocketTransport):
+            await self._transport.open(self._target.base, connections)
+
+    def prepare(self, request: Request) -> Prepared:
+        """Raises DialectError where the dialect cannot say what is asked."""
+        target = self._target
+        body = target.dialect.body(request, target.model)
+        flags = [f"sampling_field_not_sent:{name}" for name in request.asked if name not in body]
+        flags += [f"overridden_by_extra_body:{name}" for name in target.extra_body if name in body]
+        request_id = self._new_id()
+        http = self._http.build_request(
+            "POST",
+            self._urls[request.kind],
+            content=orjson.dumps(body | dict(target.extra_body)),
+            headers={
+                "Accept": "text/event-stream",
+                "Accept-Encoding": "identity",
+                "Content-Type": "application/json",
+                **target.headers,
+                "X-Request-Id": request_id,
+            },
+            timeout=httpx.Timeout(None, connect=self._limits.connect_s),
+        )
+        http.extensions["wire"] = encode(http)
+        asked = {name: value for name, value in request.asked.items() if name in body}
+        return Prepared(request_id, request, http, asked, tuple(flags))
+
+    async def perform(self, prepared: Prepared, place: Place, due_ns: int | None, keep: Keep) -> Record:
+        """Sends it and keeps its record; where the task is cancelled, the record of what had come by then."""
+        reply = prepared.http.extensions["reply"] = Reply()
+        transcript = Transcript(self._target.dialect)
+        watch = _Watch(self._limits, self._clock, reply, transcript, in_pieces="logprobs" in prepared.asked)
+        broke: failures.Broke | None = None
+        try:
+            await self._transport.handle_async_request(prepared.http)
+        except httpx.TransportError as error:
+            broke = _kind(error), str(error) or type(error).__name__
+        except asyncio.CancelledError:
+            reply.end(self._clock(), httpx.ReadError("cancelled"))
+            self._read(reply, transcript)
+            keep(self._record(prepared, place, due_ns, transcript, failures.cancelled(reply)))
+            raise
+        finally:
+            watch.stop()
+        if not reply.ended:
+            reply.end(self._clock(), httpx.ConnectError("No connection."))  # there was nothing else to end it
+        self._read(reply, transcript)
+        failure = failures.of(reply, transcript, broke, self._target.model)
+        record = self._record(prepared, place, due_ns, transcript, failure)
+        keep(record)
+        return record
+
+    def _read(self, reply: Reply, transcript: Transcript) -> None:
+        if reply.status == 200 and failures.is_stream(reply):
+            transcript.finish(reply)
+
+    def _record(
+        self, prepared: Prepared, place: Place, due_ns: int | None, transcript: Transcript, failure: Failure | None
+    ) -> Record:
+        reply: Reply = prepared.http.extensions["reply"]
+        # A connection left open behind the last word is the server's manners, not the reply's length.
+        late_end = not reply.whole and transcript.complete
+        return Record(
+            id=prepared.id,
+            endpoint=place.endpoint,
+            profile=place.profile,
+            pass_no=place.pass_no,
+            lane=prepared.request.lane,
+            phase=place.phase,
+            probe=place.probe,
+            prompt_id=prepared.request.prompt_id,
+            asked=prepared.asked,
+            due_ns=due_ns,
+            connect_ns=reply.connect_ns,
+            sent_ns=reply.sent_ns,
+            first_byte_ns=reply.first_byte_ns,
+            end_ns=transcript.done_ns if late_end else reply.end_ns,
+            chunk_ns=transcript.chunk_ns,
+            chunk_tokens=transcript.chunk_tokens,
+            chunk_ambiguous=_ambiguous(transcript.chunk_read),
+            status=reply.status,
+            prompt_token_ids=transcript.prompt_token_ids,
+            token_ids=transcript.token_ids,
+            text=transcript.text if transcript.last_event_ns is not None else None,
+            reasoning=transcript.reasoning or None,
+            tool_calls=transcript.tool_calls,
+            logprobs=transcript.logprobs,
+            finish_reason=transcript.finish_reason,
+            usage=transcript.usage,
+            speculation=transcript.speculation,
+            flags=[*prepared.flags, *_flags(prepared.asked, reply, transcript)],
+            failure=failure,
+        )
+
+
+def _kind(error: httpx.TransportError) -> FailureKind:
+    for kind, word in _KINDS:
+        if isinstance(error, kind):
+            return word
+    raise error
+
+
+def _ambiguous(reads: list[int]) -> list[bool]:
+    """True where a neighbour came in the same read: the time between the two is unknown."""
+    same = [False, *(a == b for a, b in pairwise(reads)), False]
+    return [before or after for before, after in pairwise(same)]
+
+
+def _flags(asked: Asked, reply: Reply, transcript: Transcript) -> list[str]:
+    """What a careful reader should know besides the outcome."""
+    if transcript.last_event_ns is None:
+        return []
+    counted = transcript.usage.completion_tokens if transcript.usage else None
+    ids, tokens = transcript.token_ids, transcript.completion_tokens
+    ended = transcript.finish_reason is not None
+    facts = {
+        "usage_disagrees_with_ids": ids is not None and counted is not None and len(ids) != counted,
+        "token_ids_incomplete": ids is not None and transcript.ids_missing,
+        "no_finish_reason": not ended,
+        "no_done": ended and transcript.done_ns is None,
+        "cut_last_event": transcript.cut_last_event,
+        "connection_cut_after_done": transcript.complete and not reply.whole,
+        "tokens_without_text": not transcript.chunk_ns and bool(tokens),
+        "short_under_ignore_eos": bool(asked.get("ignore_eos")) and ended and _short(tokens, asked),
+    }
+    return [name for name, holds in facts.items() if holds]
+
+
+def _short(tokens: int | None, asked: Asked) -> bool:
+    return tokens is not None and tokens != asked.get("max_tokens")
+
+
+class _Watch:
+    """Ends a reply that is beyond its profile's limits. Looks only when a limit may have been reached."""
+
+    def __init__(self, limits: Limits, clock: Clock, reply: Reply, transcript: Transcript, in_pieces: bool) -> None:
+        self._limits, self._clock, self._reply, self._transcript = limits, clock, reply, transcript
+        self._in_pieces = in_pieces
+        self._began_ns = clock()
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._look_in(limits.first_token_s)
+
+    def _look_in(self, wait_s: float) -> asyncio.TimerHandle:
+        # Never later than idle_s from now: what comes right after this look may be the last thing that comes.
+        longest_s = _PIECE_S if self._in_pieces else min(self._limits.idle_s, self._limits.request_s)
+        return self._loop.call_later(min(wait_s, longest_s), self._look)
+
+    def _look(self) -> None:
+        now_ns = self._clock()
+        if self._reply.status == 200 and failures.is_stream(self._reply):
+            self._transcript.follow(self._reply, release=self._in_pieces)
+        whole_left_s = self._limits.request_s - (now_ns - self._began_ns) / 1e9
+        quiet_left_s = self._quiet_left_s(now_ns)
+        if whole_left_s <= 0:
+            self._reply.end(now_ns, OverTime(f"No whole answer within {self._limits.request_s:g} s."))
+        elif quiet_left_s <= 0:
+            self._reply.end(now_ns, httpx.ReadTimeout(self._quiet()))
+        else:
+            self._timer = self._look_in(min(whole_left_s, quiet_left_s))
+
+    def _quiet_left_s(self, now_ns: int) -> float:
+        """A queued request is not a stalled one: until the first token another limit holds, from the sending on."""
+        if self._transcript.chunk_ns and self._transcript.last_event_ns is not None:
+            return self._limits.idle_s - (now_ns - self._transcript.last_event_ns) / 1e9
+        return self._limits.first_token_s - (now_ns - (self._reply.sent_ns or self._began_ns)) / 1e9
+
+    def _quiet(self) -> str:
+        if self._transcript.chunk_ns:
+            return f"Nothing but comments for {self._limits.idle_s:g} s after the last event."
+        return f"No token within {self._limits.first_token_s:g} s."
+
+    def stop(self) -> None:
+        self._timer.cancel()

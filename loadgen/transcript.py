@@ -1,0 +1,187 @@
+"""A streamed answer, read event by event: what the server said, and which of its events carried tokens.
+
+One rule counts tokens: the ids, else the usage that runs along with them; never the chunks.
+"""
+
+import io
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from loadgen.dialects import Dialect, Reading, ServerError
+from loadgen.record import Logprob, Usage
+from loadgen.reply import Reply
+from loadgen.sse import Event, Reader
+
+_ODD_SHAPES = (TypeError, ValueError, AttributeError, LookupError)  # what reading a body of another shape raises
+
+
+class Transcript:
+    """Follows a Reply: `follow` as often as one likes, `finish` once at its end.
+
+    chunk_ns, chunk_tokens and chunk_read have one entry for every event that carried tokens of any channel.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.chunk_ns: list[int] = []
+        self.chunk_tokens: list[int | None] = []
+        self.chunk_read: list[int] = []
+        self.token_ids: list[int] | None = None
+        self.prompt_token_ids: list[int] | None = None
+        self.tool_calls: list[dict[str, Any]] | None = None
+        self.logprobs: list[Logprob] | None = None
+        self.finish_reason: str | None = None
+        self.usage: Usage | None = None
+        self.speculation: dict[str, Any] | None = None
+        self.error: ServerError | None = None
+        self.malformed: str | None = None  # the first event that could not be read, and why
+        self.done_ns: int | None = None  # of [DONE]
+        self.last_event_ns: int | None = None
+        self.cut_last_event = False  # the last event counted, though its blank line never came
+        self.ids_missing = False  # an event brought text without ids
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        self._read_event = dialect.read
+        self._events = Reader()
+        self._decode: Callable[[bytes], bytes] | None = None
+        self._followed = 0
+        self._running: bool | None = None  # usage grows with the text; None: no text came yet
+        self._counted = 0
+
+    @property
+    def text(self) -> str:
+        return self._text.getvalue()
+
+    @property
+    def reasoning(self) -> str:
+        return self._reasoning.getvalue()
+
+    @property
+    def complete(self) -> bool:
+        """The server said all it had to say, whatever became of the connection."""
+        return self.done_ns is not None and self.finish_reason is not None
+
+    @property
+    def completion_tokens(self) -> int | None:
+        """By the ids, else by the usage; None where the wire does not tell."""
+        if self.token_ids is not None and not self.ids_missing:
+            return len(self.token_ids)
+        return self.usage.completion_tokens if self.usage else None
+
+    def follow(self, reply: Reply, release: bool = False) -> None:
+        """Reads what has come since the last time. release: lets go of the bytes that are read."""
+        reads = reply.reads
+        if self._decode is None and reads:
+            self._decode = decoder(reply.header(b"content-encoding"))
+        while self._followed < len(reads):
+            stamp_ns, piece = reads[self._followed]
+            if release:
+                reads[self._followed] = (stamp_ns, b"")
+            for event in self._events.feed(stamp_ns, self._followed, self._decoded(piece)):
+                self._take(event)
+            self._followed += 1
+
+    def finish(self, reply: Reply) -> None:
+        self.follow(reply)
+        last = self._events.end()
+        if last is not None:
+            self._take(last)
+        if self.token_ids is not None and not all(type(token_id) is int for token_id in self.token_ids):
+            self.token_ids, self.malformed = None, self.malformed or "token ids that are no integers"
+
+    def _decoded(self, piece: bytes) -> bytes:
+        assert self._decode is not None, "follow sets it at the first read"
+        try:
+            return self._decode(piece)
+        except zlib.error as error:
+            self.malformed = self.malformed or f"a compressed body that cannot be read ({error})"
+            self._decode = _nothing
+            return b""
+
+    def _take(self, event: Event) -> None:
+        if self.done_ns is not None:
+            return
+        self.last_event_ns = event.stamp_ns
+        if event.data.strip() == b"[DONE]":
+            self.done_ns = event.stamp_ns
+            return
+        try:
+            self._add(event, self._read_event(orjson.loads(event.data)))
+        except _ODD_SHAPES as error:
+            if event.terminated:  # what a cut connection left of an event is no fault of its own
+                self.malformed = self.malformed or f"an event that cannot be read ({error}): {event.data[:80]!r}"
+        else:
+            self.cut_last_event |= not event.terminated
+
+    def _add(self, event: Event, reading: Reading) -> None:
+        tokens = self._tokens(reading)
+        if reading.carries_tokens or (reading.choice and tokens):
+            self.chunk_ns.append(event.stamp_ns)
+            self.chunk_read.append(event.read)
+            self.chunk_tokens.append(tokens)
+            self._add_tokens(reading)
+        if reading.logprobs:
+            self.logprobs = (self.logprobs or []) + reading.logprobs
+        self.finish_reason = reading.finish_reason or self.finish_reason
+        self.prompt_token_ids = self.prompt_token_ids or reading.prompt_token_ids
+        self.speculation = reading.speculation or self.speculation
+        self.error = self.error or reading.error
+        if reading.usage and (reading.usage.prompt_tokens or reading.usage.completion_tokens):
+            self.usage = reading.usage  # the last that is not all zero: some servers fill every chunk with zeros
+
+    def _tokens(self, reading: Reading) -> int | None:
+        """Tokens of one event. Usage counts them only where the first text came with a count above zero."""
+        if reading.token_ids is not None:
+            return len(reading.token_ids)
+        total = reading.usage.completion_tokens if reading.usage and reading.choice else None
+        if self._running is None and reading.carries_tokens:
+            self._running = bool(total)
+        if not self._running or total is None:
+            return None
+        grown, self._counted = total - self._counted, total
+        return grown
+
+    def _add_tokens(self, reading: Reading) -> None:
+        if reading.text:
+            self._text.write(reading.text)
+        if reading.reasoning:
+            self._reasoning.write(reading.reasoning)
+        if reading.tool_calls:
+            self.tool_calls = _merged(self.tool_calls or [], reading.tool_calls)
+        if reading.token_ids is None:
+            self.ids_missing = True
+        elif self.token_ids is None:
+            self.token_ids = list(reading.token_ids)
+        else:
+            self.token_ids += reading.token_ids
+
+
+def decoder(encoding: bytes | None) -> Callable[[bytes], bytes]:
+    """One decoder for the whole body, fed as it comes: a new one per piece would lose all but the first."""
+    if encoding is None or encoding.lower() == b"identity":
+        return _unchanged
+    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32).decompress  # gzip or zlib, by its own header
+
+
+def _unchanged(piece: bytes) -> bytes:
+    return piece
+
+
+def _nothing(piece: bytes) -> bytes:
+    return b""
+
+
+def _merged(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tool calls come in pieces that share an index; the arguments' pieces are joined."""
+    for delta in deltas:
+        index = delta.get("index", len(calls))
+        known = next((call for call in calls if call.get("index") == index), None)
+        if known is None:
+            calls.append({**delta, "index": index, "function": dict(delta.get("function") or {})})
+            continue
+        function = delta.get("function") or {}
+        joined = (known["function"].get("arguments") or "") + (function.get("arguments") or "")
+        known["function"] |= {key: value for key, value in function.items() if value is not None}
+        known["function"]["arguments"] = joined
+    return calls
