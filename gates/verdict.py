@@ -1,10 +1,8 @@
 """All findings together: equivalent, different or undecided, and how much faster."""
 
-import hashlib
 from collections.abc import Collection
-from pathlib import Path
 
-from gates import checks, speed
+from gates import checks, digests, speed
 from gates.checks import Check, Checked, CheckSettings, Levels, Terms
 from gates.evidence import Evidence
 from gates.finding import Finding, Needs, Outcome, Verdict
@@ -29,7 +27,7 @@ def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verd
     speeds = speed.measure(evidence)
     return Verdict(
         plan=plan.name,
-        inputs=_digests(evidence),
+        inputs=digests.of(evidence.runs),
         outcome=outcome,
         interim=not evidence.ended,
         specscore=speeds.specscore,
@@ -103,20 +101,3 @@ def _warnings(evidence: Evidence, plan: Plan, without: Collection[str]) -> list[
         left = [f"{name}{' (which the plan requires)' if name in plan.required else ''}" for name in without]
         warnings.append(f"Left out of plan {plan.name}: {', '.join(left)}.")
     return warnings
-
-
-def _digests(evidence: Evidence) -> dict[str, str]:
-    """sha256 of every file that the verdict is made from; of two runs, under the name of each one's role."""
-    if len(evidence.runs) == 1:
-        run = evidence.runs[0]
-        return {str(path.relative_to(run.path)): _sha256(path) for path in run.files()}
-    return {
-        f"{role}/{path.relative_to(run.path)}": _sha256(path)
-        for role, run in zip(("stock", "candidate"), evidence.runs, strict=True)
-        for path in run.files()
-    }
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
