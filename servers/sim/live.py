@@ -80,6 +80,7 @@ class Live:
         return {key: self._streams[key].shape(emission) for key, emission in keyed}
 
     async def _until(self, at_ns: int) -> None:
+        # uvloop's timers count whole milliseconds and may fire early: the rest, under half of one, goes round the loop.
         while (left := at_ns - self._clock()) > _REACHED_NS:  # noqa: ASYNC110 - it waits for a time, no event
             await asyncio.sleep(left / 1e9)
 
