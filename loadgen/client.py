@@ -182,8 +182,8 @@ def _kind(error: httpx.TransportError) -> FailureKind:
 
 def _ambiguous(reads: list[int]) -> list[bool]:
     """True where a neighbour came in the same read: the time between the two is unknown."""
-    same = [False, *(a == b for a, b in pairwise(reads)), False]
-    return [before or after for before, after in pairwise(same)]
+    joined = [a == b for a, b in pairwise(reads)]
+    return [before or after for before, after in zip([False, *joined], [*joined, False], strict=True)][: len(reads)]
 
 
 def _flags(asked: Asked, reply: Reply, transcript: Transcript) -> list[str]:

@@ -30,7 +30,7 @@ class Played:
     scripts: tuple[Script, ...]
     requests: list[bytes] = field(default_factory=list)
     connections: int = 0
-    gone: asyncio.Event = field(default_factory=asyncio.Event)  # a client left while a script hung
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # a client left before its script was over
 
 
 def chunk(data: bytes) -> bytes:
@@ -89,7 +89,9 @@ async def playing(
             while await _request(reader, played):
                 if not await _play(reader, writer, played):
                     break
-        except (ConnectionError, asyncio.CancelledError):
+        except ConnectionError:
+            played.gone.set()
+        except asyncio.CancelledError:
             pass
         finally:
             writer.close()
