@@ -15,6 +15,7 @@ from loadgen.endpoint import Target
 from loadgen.profile import Limits
 from loadgen.prompts import Prompt
 from loadgen.record import Record
+from loadgen.reply import Clock
 from loadgen.request import Kind, Request
 
 PLACE = Place(endpoint="stock", profile="solo", pass_no=0, phase="timed")
@@ -38,18 +39,18 @@ class Asking:
         return Request("solo-0-0", self.prompt, self.kind, self.asked, lane=0, due_s=None)
 
 
-def client(transport: httpx.AsyncBaseTransport, url: str, asking: Asking) -> Client:
+def client(transport: httpx.AsyncBaseTransport, url: str, asking: Asking, clock: Clock = time.monotonic_ns) -> Client:
     target = Target(
         label="stock",
         model=asking.model,
         dialect=dialects.load(asking.dialect),
-        base=httpx.URL(url).join("/v1"),
+        base=httpx.URL(url).copy_with(path="/v1"),
         headers={"Authorization": "Bearer sesame"},
         extra_body=asking.extra_body,
     )
     numbers = count(1)
     http = httpx.AsyncClient(transport=transport)
-    return Client(http, target, asking.limits, time.monotonic_ns, lambda: f"{next(numbers):032x}")
+    return Client(http, target, asking.limits, clock, lambda: f"{next(numbers):032x}")
 
 
 async def performed(transport: httpx.AsyncBaseTransport, script: Script, asking: Asking | None = None) -> Record:
