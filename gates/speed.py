@@ -205,7 +205,7 @@ def _client(evidence: Evidence) -> list[str]:
     if late > LATE_MS:
         warnings.append(
             f"The client was late: {late:.1f} ms at the 99th percentile of a pass. It does not hold this load here; "
-            "use fewer lanes, --workers, or a faster machine."
+            "use fewer lanes, or a faster machine."
         )
     if shared > AMBIGUOUS_SHARE:
         warnings.append(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Scores = np.ndarray[Any, np.dtype[np.void]]
 
-_AT_ONCE = 8
+_AT_ONCE = 16
 REQUESTS_PER_S = 200
 """Ceiling on scoring requests: side traffic must not become a load test of the reference."""
 

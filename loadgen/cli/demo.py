@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from gates.evidence import Evidence
     from loadgen.profile import Profile
 
-_ENGINES = {"stock": "recipe:sim,kv_cache_tokens=4096", "candidate": "recipe:sim-spec,kv_cache_tokens=4096"}
-_REQUESTS = {"solo": {"requests": 8}, "team": {"requests": 40}, "busy": {"requests_per_lane": 4}}
+_COSTS = "kv_cache_tokens=3072,step_ms=8,draft_ms=0.6"
+_ENGINES = {"stock": f"recipe:sim,{_COSTS}", "candidate": f"recipe:sim-spec,{_COSTS}"}
+_REQUESTS = {"solo": {"requests": 12}, "team": {"requests": 32}, "busy": {"requests_per_lane": 5}}
 _WITHIN = 0.05
 
 
