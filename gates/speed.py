@@ -10,7 +10,7 @@ from gates.evidence import Arm, Evidence, Pass, Reply
 from gates.finding import Score, Speed
 
 LEVEL = 0.95
-LATE_MS = 1.0
+LATE_MS = 3.0
 AMBIGUOUS_SHARE = 0.05
 
 

@@ -34,7 +34,9 @@ async def score_run(path: Path, endpoint: Endpoint, world: World, progress: Prog
     passes = unscored(run)
     done: dict[str, int] = {}
     async with AsyncExitStack() as stack:
-        reference = await open_endpoint(endpoint, world.timed(endpoint), world.side(endpoint))
+        timed = world.timed(endpoint)
+        stack.push_async_callback(timed.aclose)
+        reference = await open_endpoint(endpoint, timed, world.side(endpoint))
         stack.push_async_callback(reference.close)
         try:
             await check_reference(reference)

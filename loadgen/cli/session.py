@@ -46,7 +46,6 @@ class World:
     clock: Clock
     timed: Callable[[Endpoint], Transport]
     side: Callable[[Endpoint], Transport | None]
-    stamps: Any = "read"
     throttled: bool = True
 
 
@@ -55,7 +54,6 @@ def real_world() -> World:
         clock=time.monotonic_ns,
         timed=lambda endpoint: SocketTransport(tls_context(endpoint)),
         side=lambda endpoint: None,
-        stamps=SocketTransport().stamps,
     )
 
 
@@ -67,7 +65,7 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
     async with AsyncExitStack() as stack:
         sides = [await _opened(endpoint, world, stack) for endpoint in session.endpoints]
         reference = await _reference(session, sides, world, stack, progress)
-        writer = RunWriter(session.out, _asked(session, sides, reference), take_anchor(world.stamps))
+        writer = RunWriter(session.out, _asked(session, sides, reference), take_anchor(_stamps(sides)))
         counts = {"passes": 0, "requests": 0, "failed": 0}
         reason: Any = "failed"
         try:
@@ -88,9 +86,20 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
 
 
 async def _opened(endpoint: Endpoint, world: World, stack: AsyncExitStack) -> Opened:
-    opened = await open_endpoint(endpoint, world.timed(endpoint), world.side(endpoint))
+    timed = world.timed(endpoint)
+    stack.push_async_callback(timed.aclose)
+    opened = await open_endpoint(endpoint, timed, world.side(endpoint))
     stack.push_async_callback(opened.close)
     return opened
+
+
+def _stamps(sides: Sequence[Opened]) -> Any:
+    """Whose moments the arrivals are, for the anchor: the worst of the endpoints' where they differ."""
+    kinds = {
+        "read" if side.endpoint.url.startswith("https:") else getattr(side.timed._transport, "stamps", "read")
+        for side in sides
+    }
+    return kinds.pop() if len(kinds) == 1 else "read"
 
 
 async def _reference(

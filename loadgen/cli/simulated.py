@@ -31,7 +31,7 @@ def compare(
         def way(endpoint: Endpoint) -> MemoryTransport:
             return MemoryTransport(apps[endpoint.label], clock)
 
-        world = World(clock=clock, timed=way, side=way, stamps="virtual", throttled=False)
+        world = World(clock=clock, timed=way, side=way, throttled=False)
         await conduct(_session(load, out, dict(candidate_body or {})), world, Progress(quiet=True))
 
     virtual.run(main)
