@@ -1,6 +1,7 @@
 """One request → one record. Whatever a server does is data; only a broken set-up raises."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,7 +12,7 @@ import orjson
 from loadgen import failures
 from loadgen.endpoint import Target
 from loadgen.profile import Limits
-from loadgen.record import Asked, Failure, FailureKind, Phase, Probe, Record
+from loadgen.record import Asked, FailureKind, Phase, Probe, Record
 from loadgen.reply import Clock, Reply, Truncated
 from loadgen.request import Request
 from loadgen.transcript import Transcript
@@ -19,6 +20,7 @@ from loadgen.transport import SocketTransport, TlsError, encode
 
 Keep = Callable[[Record], None]
 
+_SLICE = 16  # reads parsed in one turn of the loop, about 50 µs
 _PIECE_S = 0.25  # how often a growing answer with log-probabilities is read and let go: gigabytes otherwise
 
 
@@ -61,6 +63,23 @@ class Prepared:
     flags: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A request that has ended and has yet to become a record."""
+
+    prepared: Prepared
+    place: Place
+    due_ns: int | None
+    reply: Reply
+    transcript: Transcript
+    broke: failures.Broke | None
+    keep: Keep
+
+    @property
+    def is_stream(self) -> bool:
+        return self.reply.status == 200 and failures.is_stream(self.reply)
+
+
 class Client:
     """Sends requests of one endpoint over the transport of `http`, below httpx's own layer.
 
@@ -74,6 +93,9 @@ class Client:
         # costs more than the whole rest of a request.
         self._transport = http._transport
         self._http, self._target, self._limits, self._clock, self._new_id = http, target, limits, clock, new_id
+        self._in_flight = 0
+        self._ended: deque[_Ended] = deque()
+        self._writer: asyncio.Task[None] | None = None
         self._urls = {"completions": target.url("completions"), "chat": target.url("chat/completions")}
 
     async def open(self, connections: int) -> None:
@@ -105,39 +127,59 @@ class Client:
         asked = {name: value for name, value in request.asked.items() if name in body}
         return Prepared(request_id, request, http, asked, tuple(flags))
 
-    async def perform(self, prepared: Prepared, place: Place, due_ns: int | None, keep: Keep) -> Record:
-        """Sends it and keeps its record; where the task is cancelled, the record of what had come by then."""
+    async def perform(self, prepared: Prepared, place: Place, due_ns: int | None, keep: Keep) -> None:
+        """Sends it, returns when its answer has ended, and has its record kept in slack: a lane's next request goes
+        out first. When no request is in flight any more, every record is kept. Cancelled: so is what had come by then.
+        """
         reply = prepared.http.extensions["reply"] = Reply()
         transcript = Transcript(self._target.dialect)
         watch = _Watch(self._limits, self._clock, reply, transcript, in_pieces="logprobs" in prepared.asked)
         broke: failures.Broke | None = None
         try:
-            await self._transport.handle_async_request(prepared.http)
+            await self._sent(prepared.http, reply, watch)
         except httpx.TransportError as error:
             broke = _kind(error), str(error) or type(error).__name__
         except asyncio.CancelledError:
-            reply.end(self._clock(), httpx.ReadError("cancelled"))
-            self._read(reply, transcript)
-            keep(self._record(prepared, place, due_ns, transcript, failures.cancelled(reply)))
+            broke = "cancelled", "cut off by the client"
+            self._later(_Ended(prepared, place, due_ns, reply, transcript, broke, keep))
             raise
+        self._later(_Ended(prepared, place, due_ns, reply, transcript, broke, keep))
+
+    async def _sent(self, request: httpx.Request, reply: Reply, watch: "_Watch") -> None:
+        self._in_flight += 1
+        try:
+            await self._transport.handle_async_request(request)
         finally:
             watch.stop()
-        if not reply.ended:
-            reply.end(self._clock(), httpx.ConnectError("No connection."))  # there was nothing else to end it
-        self._read(reply, transcript)
-        failure = failures.of(reply, transcript, broke, self._target.model)
-        record = self._record(prepared, place, due_ns, transcript, failure)
-        keep(record)
-        return record
+            self._in_flight -= 1
+            # It has ended already, but where the transport failed before there was anything to end, or was cancelled.
+            reply.end(self._clock(), httpx.ReadError("cut off"))
 
-    def _read(self, reply: Reply, transcript: Transcript) -> None:
-        if reply.status == 200 and failures.is_stream(reply):
-            transcript.finish(reply)
+    def _later(self, ended: "_Ended") -> None:
+        self._ended.append(ended)
+        if self._in_flight == 0:
+            while self._ended:
+                self._write(self._ended.popleft())
+        elif self._writer is None or self._writer.done():
+            if self._writer is not None:
+                self._writer.result()  # where keeping a record failed, the run must not go on
+            self._writer = asyncio.get_running_loop().create_task(self._write_in_slack())
 
-    def _record(
-        self, prepared: Prepared, place: Place, due_ns: int | None, transcript: Transcript, failure: Failure | None
-    ) -> Record:
-        reply: Reply = prepared.http.extensions["reply"]
+    async def _write_in_slack(self) -> None:
+        """A slice of one reply a turn of the loop, so that no arrival waits for more than that."""
+        while self._ended:
+            ended = self._ended[0]
+            if not ended.is_stream or not ended.transcript.follow(ended.reply, _SLICE):
+                self._write(self._ended.popleft())
+            await asyncio.sleep(0)
+
+    def _write(self, ended: "_Ended") -> None:
+        if ended.is_stream:
+            ended.transcript.finish(ended.reply)
+        ended.keep(self._record(ended))
+
+    def _record(self, ended: "_Ended") -> Record:
+        prepared, place, reply, transcript = ended.prepared, ended.place, ended.reply, ended.transcript
         # A connection left open behind the last word is the server's manners, not the reply's length.
         late_end = not reply.whole and transcript.complete
         return Record(
@@ -150,7 +192,7 @@ class Client:
             probe=place.probe,
             prompt_id=prepared.request.prompt_id,
             asked=prepared.asked,
-            due_ns=due_ns,
+            due_ns=ended.due_ns,
             connect_ns=reply.connect_ns,
             sent_ns=reply.sent_ns,
             first_byte_ns=reply.first_byte_ns,
@@ -169,7 +211,7 @@ class Client:
             usage=transcript.usage,
             speculation=transcript.speculation,
             flags=[*prepared.flags, *_flags(prepared.asked, reply, transcript)],
-            failure=failure,
+            failure=failures.of(reply, transcript, ended.broke, self._target.model),
         )
 
 

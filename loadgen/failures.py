@@ -23,6 +23,8 @@ _MOST_DETAIL = 300
 
 def of(reply: Reply, transcript: Transcript, broke: Broke | None, model: str) -> Failure | None:
     """The one rule of success: status 200, an event stream without an error, tokens, and its end."""
+    if broke is not None and broke[0] == "cancelled":
+        return _failed(*broke, reply)
     if reply.status is not None and reply.status != 200:
         return _of_status(reply, model)
     if reply.status is not None and not is_stream(reply):
@@ -49,10 +51,6 @@ def _of_stream(reply: Reply, transcript: Transcript) -> Failure | None:
     if not said_end:
         return _failed("truncated", "the stream ended without finish_reason", reply)
     return None
-
-
-def cancelled(reply: Reply) -> Failure:
-    return _failed("cancelled", "cut off by the client", reply)
 
 
 def is_stream(reply: Reply) -> bool:
@@ -93,8 +91,9 @@ def _of_body(reply: Reply) -> Failure:
 
 def _body(reply: Reply) -> bytes:
     content = b"".join(piece for _, piece in reply.reads)
+    decode = decoder(reply.header(b"content-encoding"))
     try:
-        return decoder(reply.header(b"content-encoding"))(content)
+        return content if decode is None else decode(content)
     except zlib.error:
         return content
 

@@ -6,6 +6,7 @@ Reads may end anywhere, inside a character too; only CR, LF and CR LF end a line
 from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
+_LF = 0x0A
 _NAMES = (b"", b"message", b"error")  # others are the server's private events
 
 
@@ -22,6 +23,7 @@ class Reader:
     """Feed it every read in order, then end it."""
 
     def __init__(self) -> None:
+        self._between = True  # two events: nothing of the next one has come
         self._begun = False  # the byte-order mark is dealt with
         self._tail: list[bytes] = []  # of an unfinished line; joined only when the line ends
         self._after_cr = False  # a line feed that comes next belongs to the line end before
@@ -32,23 +34,22 @@ class Reader:
 
     def feed(self, stamp_ns: int, read: int, piece: bytes) -> list[Event]:
         """The events that these bytes complete. stamp_ns and read are handed on as they are."""
-        self._stamp_ns, self._read = stamp_ns, read
-        if self._is_one_event(piece):
+        # The common case, one whole event a read, costs no bookkeeping.
+        if (
+            piece[:6] == b"data: "
+            and piece.find(b"\n") == len(piece) - 2
+            and piece[-1] == _LF
+            and b"\r" not in piece
+            and self._between
+        ):
             self._begun = True
             return [Event(stamp_ns, read, piece[6:-2])]
+        self._stamp_ns, self._read = stamp_ns, read
         if not self._begun:
             piece = self._without_bom(piece)
-        return self._lines(piece)
-
-    def _is_one_event(self, piece: bytes) -> bool:
-        """The common case, one whole event a read, costs no bookkeeping."""
-        return (
-            piece.startswith(b"data: ")
-            and piece.find(b"\n") == len(piece) - 2
-            and piece.endswith(b"\n")
-            and not (self._tail or self._data or self._name or self._after_cr)
-            and b"\r" not in piece
-        )
+        events = self._lines(piece)
+        self._between = not (self._tail or self._data or self._name or self._after_cr)
+        return events
 
     def _without_bom(self, piece: bytes) -> bytes:
         """The stream's bytes so far without their mark; empty while they may still become one."""

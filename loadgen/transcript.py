@@ -15,6 +15,7 @@ from loadgen.record import Logprob, Usage
 from loadgen.reply import Reply
 from loadgen.sse import Event, Reader
 
+_SHORT = 16  # bytes; [DONE] with any spaces a server may put around it
 _ODD_SHAPES = (TypeError, ValueError, AttributeError, LookupError)  # what reading a body of another shape raises
 
 
@@ -69,18 +70,25 @@ class Transcript:
             return len(self.token_ids)
         return self.usage.completion_tokens if self.usage else None
 
-    def follow(self, reply: Reply, release: bool = False) -> None:
-        """Reads what has come since the last time. release: lets go of the bytes that are read."""
+    def follow(self, reply: Reply, most: int | None = None, release: bool = False) -> bool:
+        """Reads what has come since the last time, at most so many reads; True where it left some.
+
+        release: lets go of the bytes that are read.
+        """
         reads = reply.reads
-        if self._decode is None and reads:
+        if self._followed == 0 and reads:
             self._decode = decoder(reply.header(b"content-encoding"))
-        while self._followed < len(reads):
-            stamp_ns, piece = reads[self._followed]
-            if release:
-                reads[self._followed] = (stamp_ns, b"")
-            for event in self._events.feed(stamp_ns, self._followed, self._decoded(piece)):
+        end = len(reads) if most is None else min(len(reads), self._followed + most)
+        for index in range(self._followed, end):
+            stamp_ns, piece = reads[index]
+            if self._decode is not None:
+                piece = self._decoded(self._decode, piece)
+            for event in self._events.feed(stamp_ns, index, piece):
                 self._take(event)
-            self._followed += 1
+            if release:
+                reads[index] = (stamp_ns, b"")
+        self._followed = end
+        return end < len(reads)
 
     def finish(self, reply: Reply) -> None:
         self.follow(reply)
@@ -90,10 +98,9 @@ class Transcript:
         if self.token_ids is not None and not all(type(token_id) is int for token_id in self.token_ids):
             self.token_ids, self.malformed = None, self.malformed or "token ids that are no integers"
 
-    def _decoded(self, piece: bytes) -> bytes:
-        assert self._decode is not None, "follow sets it at the first read"
+    def _decoded(self, decode: Callable[[bytes], bytes], piece: bytes) -> bytes:
         try:
-            return self._decode(piece)
+            return decode(piece)
         except zlib.error as error:
             self.malformed = self.malformed or f"a compressed body that cannot be read ({error})"
             self._decode = _nothing
@@ -103,7 +110,7 @@ class Transcript:
         if self.done_ns is not None:
             return
         self.last_event_ns = event.stamp_ns
-        if event.data.strip() == b"[DONE]":
+        if len(event.data) < _SHORT and event.data.strip() == b"[DONE]":
             self.done_ns = event.stamp_ns
             return
         try:
@@ -157,15 +164,14 @@ class Transcript:
             self.token_ids += reading.token_ids
 
 
-def decoder(encoding: bytes | None) -> Callable[[bytes], bytes]:
-    """One decoder for the whole body, fed as it comes: a new one per piece would lose all but the first."""
+def decoder(encoding: bytes | None) -> Callable[[bytes], bytes] | None:
+    """One decoder for a whole body, fed as it comes: a new one per piece would lose all but the first. None: not coded.
+
+    Of the codings only gzip and deflate are known; under another name the bytes raise zlib.error.
+    """
     if encoding is None or encoding.lower() == b"identity":
-        return _unchanged
+        return None
     return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32).decompress  # gzip or zlib, by its own header
-
-
-def _unchanged(piece: bytes) -> bytes:
-    return piece
 
 
 def _nothing(piece: bytes) -> bytes:

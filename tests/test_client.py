@@ -203,8 +203,9 @@ async def test_connections_are_opened_before_the_clock(transport: SocketTranspor
     async with playing(OK) as server:
         ours = client(transport, server.url, Asking())
         await ours.open(2)
-        record = await ours.perform(ours.prepare(Asking().request()), PLACE, None, [].append)
-        assert (record.connect_ns, server.connections) == (None, 2)
+        kept: list[Record] = []
+        await ours.perform(ours.prepare(Asking().request()), PLACE, None, kept.append)
+        assert (kept[0].connect_ns, server.connections) == (None, 2)
 
 
 def test_the_url_keeps_prefix_and_query() -> None:

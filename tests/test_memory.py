@@ -45,9 +45,10 @@ def performed(app: App, asking: Asking | None = None, url: str = "http://sim") -
     async def main(clock: Clock) -> Record:
         transport = MemoryTransport(app, clock)
         ours = client(transport, url, asking, clock)
-        record = await ours.perform(ours.prepare(asking.request()), PLACE, None, [].append)
+        kept: list[Record] = []
+        await ours.perform(ours.prepare(asking.request()), PLACE, None, kept.append)
         await transport.aclose()
-        return record
+        return kept[0]
 
     return virtual.run(main)
 

@@ -63,23 +63,32 @@ def first_choice(event: dict[str, Any]) -> dict[str, Any] | None:
     return choices[0] if choices else None
 
 
-def read_choice(event: dict[str, Any], choice: dict[str, Any] | None) -> Reading:
-    """What the standard's fields say, with ids where the log-probabilities name them."""
+def read_choice(
+    event: dict[str, Any],
+    choice: dict[str, Any] | None,
+    token_ids: list[int] | None = None,
+    prompt_token_ids: list[int] | None = None,
+) -> Reading:
+    """What the standard's fields say; the ids are handed in by dialects that have them."""
     usage, error = event.get("usage"), event.get("error")
     if choice is None:
         flat = event if event.get("object") == "error" else None
         return Reading(usage=read_usage(usage), error=read_error(error or flat))
-    delta = choice.get("delta")
-    logprobs = choice.get("logprobs")
+    delta, logprobs = choice.get("delta"), choice.get("logprobs")
+    text = choice.get("text") if delta is None else delta.get("content")
+    # By position, in Reading's order: this runs for every chunk.
     return Reading(
-        text=(choice.get("text") if delta is None else delta.get("content")) or "",
-        reasoning=(delta.get("reasoning") or delta.get("reasoning_content") or "") if delta else "",
-        tool_calls=(delta.get("tool_calls") or None) if delta else None,
-        finish_reason=choice.get("finish_reason") or None,  # some servers say "" while they go on
-        usage=read_usage(usage) if usage else None,
-        logprobs=read_logprobs(logprobs) if logprobs else None,
-        error=read_error(error) if error else None,
-        choice=True,
+        text or "",
+        (delta.get("reasoning") or delta.get("reasoning_content") or "") if delta else "",
+        (delta.get("tool_calls") or None) if delta else None,
+        token_ids,
+        prompt_token_ids,
+        choice.get("finish_reason") or None,  # some servers say "" while they go on
+        read_usage(usage) if usage else None,
+        read_logprobs(logprobs) if logprobs else None,
+        None,
+        read_error(error) if error else None,
+        True,
     )
 
 

@@ -38,13 +38,12 @@ def body(request: "Request", model: str) -> dict[str, Any]:
 
 def read(event: dict[str, Any]) -> Reading:
     choice = first_choice(event)
-    reading = read_choice(event, choice)
     if choice is None:
-        metrics = event.get("metrics")
+        reading, metrics = read_choice(event, choice), event.get("metrics")
         return reading._replace(speculation=metrics.get("speculative_decoding")) if metrics else reading
     # Completions put the prompt's ids into the choice, chat into the event's root.
     prompt_ids = choice.get("prompt_token_ids") or event.get("prompt_token_ids")
-    return reading._replace(token_ids=choice.get("token_ids"), prompt_token_ids=prompt_ids)
+    return read_choice(event, choice, choice.get("token_ids"), prompt_ids)
 
 
 def score_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
