@@ -177,6 +177,7 @@ class Client:
         if ended.is_stream:
             ended.transcript.finish(ended.reply)
         ended.keep(self._record(ended))
+        ended.prepared.http.extensions.pop("reply", None)  # a pass's requests outlive their answers' bytes
 
     def _record(self, ended: "_Ended") -> Record:
         prepared, place, reply, transcript = ended.prepared, ended.place, ended.reply, ended.transcript

@@ -8,7 +8,6 @@ import socket
 import ssl
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -17,7 +16,7 @@ import httpx
 from loadgen.reply import Clock, Reply, Truncated
 
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)  # Python names it from 3.13 on; Linux on x86 and ARM has 35
-_TIMESPEC = struct.Struct("@qq")
+_TIMESPEC = struct.Struct("@qq").unpack
 _ANCILLARY_BYTES = 64  # one control message with a timespec needs 32
 _READ_BYTES = 64 << 10
 
@@ -25,11 +24,13 @@ _READ_BYTES = 64 << 10
 class Answer:
     """Parses one answer into its Reply; the methods named on_… are called by httptools."""
 
-    __slots__ = ("_fresh", "_interim", "_parser", "_reply", "_stamp_ns", "reusable")
+    __slots__ = ("_feed", "_fresh", "_interim", "_parser", "_reads", "_reply", "_stamp_ns", "reusable")
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
-        self._parser = httptools.HttpResponseParser(self)
+        self._reads = reply.reads
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._feed: Any = self._parser.feed_data
         self._stamp_ns = 0
         self._fresh = False  # no body of this read was kept yet
         self._interim = False
@@ -38,7 +39,7 @@ class Answer:
     def feed(self, stamp_ns: int, data: memoryview) -> None:
         self._stamp_ns, self._fresh = stamp_ns, True
         try:
-            self._parser.feed_data(data)
+            self._feed(data)
         except httptools.HttpParserUpgrade:
             self.reusable = False  # status 101, which nobody asked for
         except httptools.HttpParserError as error:
@@ -61,12 +62,11 @@ class Answer:
             self._interim = 100 <= self._reply.status < 200 and self._reply.status != 101
 
     def on_body(self, body: bytes) -> None:
-        reply = self._reply
         if self._fresh:
             self._fresh = False
-            reply.reads.append((self._stamp_ns, body))
-        elif not reply.ended:
-            reply.reads[-1] = (self._stamp_ns, reply.reads[-1][1] + body)
+            self._reads.append((self._stamp_ns, body))
+        else:
+            self._reads[-1] = (self._stamp_ns, self._reads[-1][1] + body)
 
     def on_message_complete(self) -> None:
         if self._interim:
@@ -75,6 +75,10 @@ class Answer:
         elif not self._reply.ended:
             self.reusable = self._parser.should_keep_alive()
             self._reply.end(self._stamp_ns)
+
+    def release(self) -> None:
+        """Parser and callbacks hold each other, and no garbage is collected while a pass runs."""
+        self._parser = self._feed = None
 
     def lost(self, stamp_ns: int, error: OSError | None) -> None:
         """The connection is gone; without an error it was closed in good order."""
@@ -110,6 +114,7 @@ class Connection(ABC):
             raise
         finally:
             self._answer = None
+            answer.release()
         if reply.sent_ns is None or not answer.reusable:
             self.close()
 
@@ -132,20 +137,31 @@ class Connection(ABC):
     def close(self) -> None: ...
 
 
+class Offset:
+    """From CLOCK_REALTIME, which the kernel's stamps are of, to our clock. One object, shared and taken anew."""
+
+    __slots__ = ("ns",)
+
+    def __init__(self, ns: int) -> None:
+        self.ns = ns
+
+
 class SocketConnection(Connection):
     """A plain socket, read with the kernel's arrival stamps."""
 
-    def __init__(self, sock: socket.socket, clock: Clock, offset_ns: Callable[[], int]) -> None:
+    def __init__(self, sock: socket.socket, clock: Clock, offset: Offset) -> None:
         super().__init__(clock)
         self._sock = sock
-        self._offset_ns = offset_ns  # from CLOCK_REALTIME, which the kernel's stamps are of, to the clock
+        self._offset = offset
+        self._receive = sock.recvmsg_into
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(sock, self._readable)
         self._writable: asyncio.Future[None] | None = None
 
     def _readable(self) -> None:
+        """One read. What it costs is the client's own limit: everything it needs is at hand."""
         try:
-            count, ancillary, _, _ = self._sock.recvmsg_into(_BUFFERS, _ANCILLARY_BYTES)
+            count, ancillary, _, _ = self._receive(_BUFFERS, _ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -153,14 +169,12 @@ class SocketConnection(Connection):
             return
         if count == 0:
             self._lost(None)
-            return
-        # A packet from before stamping was on has none: then the read's own moment must do.
-        stamp_ns = self._arrival(ancillary[0][2]) if ancillary else self._clock()
-        self._received(stamp_ns, _VIEW[:count])
-
-    def _arrival(self, timespec: bytes) -> int:
-        seconds, nanoseconds = _TIMESPEC.unpack(timespec)
-        return int(seconds * 1_000_000_000 + nanoseconds + self._offset_ns())
+        elif ancillary:
+            seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
+            self._received(seconds * 1_000_000_000 + nanoseconds + self._offset.ns, _VIEW[:count])
+        else:
+            # A packet from before stamping was on: the read's own moment must do.
+            self._received(self._clock(), _VIEW[:count])
 
     async def _send(self, wire: bytes, reply: Reply) -> None:
         unsent = memoryview(wire)

@@ -49,7 +49,11 @@ class Reply(httpx.AsyncByteStream):
         """Until the end. Raises the httpx error that ended it."""
         await self._ended
         if self._error is not None:
-            raise self._error
+            error, self._error = self._error, None
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame: a cycle, and no garbage is collected while a pass runs
 
     async def ended_or(self, other: "asyncio.Future[None]") -> None:
         await asyncio.wait([self._ended, other], return_when=asyncio.FIRST_COMPLETED)

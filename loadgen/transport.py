@@ -13,7 +13,7 @@ from typing import Literal
 
 import httpx
 
-from loadgen.connection import Connection, SocketConnection, connect_socket, connect_stream, enable_stamps
+from loadgen.connection import Connection, Offset, SocketConnection, connect_socket, connect_stream, enable_stamps
 from loadgen.reply import Clock, Reply
 
 Origin = tuple[str, str, int]  # scheme, host, port
@@ -46,7 +46,7 @@ class SocketTransport(httpx.AsyncBaseTransport):
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()  # the loop holds the open ones
         self._sentinel = _stamping_socket() if kernel_stamps else None
         self._tls_used = False
-        self._offset_ns = _realtime_offset_ns(clock)
+        self._offset = Offset(_realtime_offset_ns(clock))
 
     @property
     def stamps(self) -> Literal["kernel", "read"]:
@@ -55,8 +55,8 @@ class SocketTransport(httpx.AsyncBaseTransport):
 
     def sync(self) -> int:
         """Takes the distance between the kernel's clock and ours anew; returns by how many nanoseconds it moved."""
-        before, self._offset_ns = self._offset_ns, _realtime_offset_ns(self._clock)
-        return abs(self._offset_ns - before)
+        before, self._offset.ns = self._offset.ns, _realtime_offset_ns(self._clock)
+        return abs(self._offset.ns - before)
 
     async def open(self, url: httpx.URL, connections: int) -> None:
         """Has so many connections to the URL's origin idle and open. Raises httpx.ConnectError."""
@@ -131,9 +131,6 @@ class SocketTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError(f"No connection to {host}:{port}: {error}") from error
         self._all.add(connection)
         return connection
-
-    def _offset(self) -> int:
-        return self._offset_ns
 
     def _tls(self) -> ssl.SSLContext:
         if isinstance(self._verify, bool):

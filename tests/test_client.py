@@ -1,10 +1,12 @@
 """One request, one record: what the client makes of what servers do. A real local server plays every answer."""
 
 import asyncio
+import gc
 import socket
 import time
 import zlib
 from collections.abc import AsyncIterator
+from typing import Literal
 
 import httpx
 import orjson
@@ -14,9 +16,12 @@ from playback import DONE, LAST, STREAM, Script, chunk, delta, event, playing, s
 
 from loadgen import dialects
 from loadgen.client import Client
+from loadgen.connection import Answer
 from loadgen.endpoint import Target
 from loadgen.profile import Limits
 from loadgen.record import Record, Usage
+from loadgen.reply import Reply
+from loadgen.transcript import Transcript
 from loadgen.transport import SocketTransport
 
 
@@ -216,3 +221,21 @@ def test_the_url_keeps_prefix_and_query() -> None:
     made = Client(http, target, PATIENT, time.monotonic_ns, lambda: "0" * 32).prepare(asking.request())
     assert made.http.extensions["wire"].startswith(b"POST /pre/v4/chat/completions?k=1 HTTP/1.1\r\nHost: [::1]:7\r\n")
     assert orjson.loads(made.http.content)["model"] == "org/a b:c"
+
+
+@pytest.mark.parametrize("then", ["keep", "close"])
+async def test_a_request_leaves_no_garbage(transport: SocketTransport, then: Literal["keep", "close"]) -> None:
+    """While a pass runs nothing collects cycles: a reply must go when its record is written, a failed one too."""
+    whole = chunk(text("a", [1], "stop") + usage(1, 1) + DONE) + LAST
+    async with playing(Script([STREAM + (whole if then == "keep" else chunk(text("a", [1])))], then)) as server:
+        ours = client(transport, server.url, Asking())
+        prepared = [ours.prepare(Asking().request()) for _ in range(3)]
+        gc.collect()
+        gc.disable()
+        try:
+            for one in prepared:
+                await ours.perform(one, PLACE, None, lambda record: None)
+            left = [kept for kept in gc.get_objects() if isinstance(kept, Reply | Transcript | Answer)]
+        finally:
+            gc.enable()
+    assert not left
