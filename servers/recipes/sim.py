@@ -1,23 +1,29 @@
-"""The embedded engine without speculation: an exact small language model; needs nothing but this package."""
+"""The embedded engine without speculation: a small exact language model, no GPU and no weights needed."""
 
 import sys
-from typing import Literal
 
-from pydantic import Field
+from pydantic import field_validator
 
 from servers.recipes import Command
-from servers.sim.settings import Settings as Engine
+from servers.sim import settings as engine
 
-ABOUT = "embedded engine: an exact small model, no GPU, no weights"
-
-
-class Settings(Engine):
-    api_key: None = Field(None, description="not here: an argument would be seen in the list of processes")
-    speculative: Literal[0] = Field(0, description="0: see recipe sim-spec")
+ABOUT = "the embedded engine, without speculation"
 
 
-def command(settings: Engine, port: int) -> Command:
+class Settings(engine.Settings):
+    @field_validator("api_key")
+    @classmethod
+    def _no_key_in_sight(cls, key: str | None) -> str | None:
+        if key is not None:
+            raise ValueError("a key given here would be seen in the list of processes and in the log")
+        return key
+
+
+def command(settings: Settings, port: int) -> Command:
+    """Flags only for what differs from the engine's own defaults."""
     argv = [sys.executable, "-m", "servers.sim", "--port", str(port)]
-    for name in sorted(settings.model_fields_set - {"api_key"}):
-        argv += [f"--{name.replace('_', '-')}", str(getattr(settings, name))]
+    for name, field in engine.Settings.model_fields.items():
+        value = getattr(settings, name)
+        if value != field.default:
+            argv += [f"--{name.replace('_', '-')}", str(value)]
     return Command(argv)

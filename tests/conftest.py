@@ -1,0 +1,96 @@
+"""Servers for the tests: the embedded engine by default, a real vLLM where LOADGATE_VLLM_PYTHON names one."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from servers import launch
+from servers.recipes.vllm import PYTHON_VARIABLE
+
+SimServer = Callable[..., launch.Server]
+StartVllm = Callable[..., AbstractContextManager[launch.Server]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get(PYTHON_VARIABLE):
+        return
+    for item in items:
+        if "engine" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason=f"{PYTHON_VARIABLE} names no Python with vLLM"))
+
+
+@pytest.fixture(scope="session")
+def sim_server() -> Iterator[SimServer]:
+    """sim_server("sim-spec", kv_cache_tokens=4096) gives a healthy embedded engine; the same words give the same one.
+
+    They live as long as the session: a test that ends or exhausts its server starts one of its own.
+    """
+    running: dict[tuple[str, ...], launch.Server] = {}
+    with ExitStack() as stack:
+
+        def get(recipe: str = "sim", **settings: object) -> launch.Server:
+            key = (recipe, *_assignments(settings))
+            if key not in running:
+                running[key] = stack.enter_context(_started(recipe, settings))
+                running[key].wait_healthy(timeout_s=60)
+            return running[key]
+
+        yield get
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds target/ and draft/, made by servers/tiny.py."""
+    out = tmp_path_factory.mktemp("tiny")
+    make_tiny(out)
+    return out
+
+
+def make_tiny(out: Path, *options: str) -> str:
+    """What servers/tiny.py printed."""
+    script = Path(__file__).parent.parent / "servers" / "tiny.py"
+    done = subprocess.run(
+        [os.environ[PYTHON_VARIABLE], str(script), str(out), *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def start_vllm(tiny_model: Path) -> StartVllm:
+    """`with start_vllm("vllm-ngram") as server:` gives a healthy vLLM of the tiny model, served as "tiny"."""
+
+    @contextmanager
+    def started(recipe: str, **settings: object) -> Iterator[launch.Server]:
+        if recipe == "vllm-draft":
+            settings = {"draft": tiny_model / "draft", **settings}
+        small = {"model": tiny_model / "target", "name": "tiny", "device": "cpu", "kv_cache_gib": 1}
+        with _started(recipe, {**small, **settings}) as server:
+            server.wait_healthy(timeout_s=400)
+            yield server
+
+    return started
+
+
+@pytest.fixture(scope="session")
+def vllm_server(start_vllm: StartVllm) -> Iterator[launch.Server]:
+    """The stock vLLM of the tiny model, one for the session."""
+    with start_vllm("vllm") as server:
+        yield server
+
+
+def _started(recipe: str, settings: dict[str, object]) -> launch.Server:
+    loaded = launch.load_recipe(recipe)
+    return launch.start(loaded, launch.parse_settings(loaded, _assignments(settings)))
+
+
+def _assignments(settings: dict[str, object]) -> list[str]:
+    return sorted(f"{key}={value}" for key, value in settings.items())

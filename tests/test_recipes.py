@@ -1,0 +1,171 @@
+"""A recipe turns settings into a command; what it does not take is told with what there is."""
+
+import json
+import os
+import shlex
+import sys
+from typing import Any
+
+import pytest
+
+from servers import launch
+from servers.recipes import Command
+
+
+@pytest.fixture(autouse=True)
+def _python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADGATE_VLLM_PYTHON", "/engine/bin/python")
+    monkeypatch.delenv("MY_KEY", raising=False)
+
+
+def command(name: str, *assignments: str) -> Command:
+    recipe = launch.load_recipe(name)
+    return recipe.command(launch.parse_settings(recipe, assignments), 8123)
+
+
+def refusal(name: str, *assignments: str) -> str:
+    with pytest.raises(launch.RecipeError) as refused:
+        command(name, *assignments)
+    return str(refused.value)
+
+
+def value(argv: list[str], flag: str) -> str:
+    return argv[argv.index(flag) + 1]
+
+
+def speculation(argv: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(value(argv, "--speculative-config"))
+    return found
+
+
+def test_names() -> None:
+    """The file's name, with dashes, is the recipe's key; each says in a line what it is."""
+    names = launch.recipe_names()
+    assert names == ["sim", "sim-spec", "vllm", "vllm-draft", "vllm-ngram"]
+    assert all(launch.load_recipe(name).ABOUT for name in names)
+
+
+def test_unknown_recipe_names_the_nearest() -> None:
+    """A slip of the pen costs one more look."""
+    with pytest.raises(launch.RecipeError, match=r"no recipe 'vllm_ngram'. Did you mean vllm-ngram"):
+        launch.load_recipe("vllm_ngram")
+
+
+def test_sim_gets_only_what_differs() -> None:
+    """The engine's own defaults are not repeated, so the command stays readable."""
+    base = [sys.executable, "-m", "servers.sim", "--port", "8123"]
+    assert command("sim").argv == base
+    assert command("sim", "kv_cache_tokens=4096", "speculative=0").argv == [*base, "--kv-cache-tokens", "4096"]
+    assert command("sim-spec").argv == [*base, "--speculative", "4"]
+    assert command("sim-spec", "speculative=7").argv == [*base, "--speculative", "7"]
+
+
+def test_stock_and_speculating_vllm_differ_in_speculation_alone() -> None:
+    """A fair comparison: every other flag is the same on both sides."""
+    stock = command("vllm", "model=Qwen/Qwen3-8B", "device=cuda")
+    ngram = command("vllm-ngram", "model=Qwen/Qwen3-8B", "device=cuda")
+    draft = command("vllm-draft", "model=Qwen/Qwen3-8B", "device=cuda", "draft=Qwen/Qwen3-0.6B")
+    for other in (ngram, draft):
+        assert other.argv[: len(stock.argv)] == stock.argv
+        assert other.env == stock.env
+    assert speculation(ngram.argv) == {
+        "method": "ngram",
+        "num_speculative_tokens": 4,
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 4,
+    }
+    assert speculation(draft.argv) == {
+        "method": "draft_model",
+        "model": "Qwen/Qwen3-0.6B",
+        "num_speculative_tokens": 4,
+        "draft_sample_method": "probabilistic",
+    }
+
+
+def test_flags_of_a_fair_comparison() -> None:
+    """No sampling default of the model's, no prefix cache, complete raw log-probabilities."""
+    argv = command("vllm", "model=m").argv
+    assert argv[:3] == ["/engine/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
+    assert value(argv, "--generation-config") == "vllm"
+    assert value(argv, "--max-logprobs") == "20"
+    assert value(argv, "--logprobs-mode") == "raw_logprobs"
+    assert value(argv, "--served-model-name") == "m"
+    assert "--no-enable-prefix-caching" in argv
+    assert "--max-model-len" not in argv
+
+
+def test_memory_flags_follow_the_device() -> None:
+    """A GPU's memory share means nothing on the CPU, whose KV cache is sized by the environment."""
+    on_gpu = command("vllm", "model=m", "device=cuda")
+    assert value(on_gpu.argv, "--gpu-memory-utilization") == "0.9"
+    assert value(on_gpu.argv, "--max-num-seqs") == "256"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in on_gpu.env
+    on_cpu = command("vllm", "model=m", "device=cpu", "kv_cache_gib=3", "max_num_seqs=8")
+    assert "--gpu-memory-utilization" not in on_cpu.argv
+    assert value(on_cpu.argv, "--max-num-seqs") == "8"
+    assert on_cpu.env["VLLM_CPU_KVCACHE_SPACE"] == "3"
+
+
+def test_folder_needs_no_hub(tmp_path: os.PathLike[str]) -> None:
+    """A model on disk is served offline; a name is fetched."""
+    assert command("vllm", f"model={tmp_path}").env["HF_HUB_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in command("vllm", "model=Qwen/Qwen3-8B").env
+
+
+def test_draft_by_name_keeps_the_hub(tmp_path: os.PathLike[str]) -> None:
+    """Offline only where nothing is left to fetch."""
+    assert "HF_HUB_OFFLINE" not in command("vllm-draft", f"model={tmp_path}", "draft=Qwen/Qwen3-0.6B").env
+    assert command("vllm-draft", f"model={tmp_path}", f"draft={tmp_path}").env["HF_HUB_OFFLINE"] == "1"
+
+
+def test_extra_flags_come_as_in_a_shell() -> None:
+    """Quotes group words."""
+    argv = command("vllm", "model=m", """extra=--block-size 32 --hf-overrides '{"a": 1}'""").argv
+    assert argv[-4:] == ["--block-size", "32", "--hf-overrides", '{"a": 1}']
+
+
+def test_shell_line_is_the_command() -> None:
+    """What --print shows can be pasted."""
+    made = command("vllm-ngram", "model=m", "device=cpu")
+    words = shlex.split(made.shell())
+    assert words == [f"{name}={text}" for name, text in made.env.items()] + made.argv
+
+
+def test_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key itself is in no argument and no line that is shown."""
+    monkeypatch.setenv("MY_KEY", "s3cret-key")
+    made = command("vllm", "model=m", "api_key_env=MY_KEY")
+    assert made.secrets == {"VLLM_API_KEY": "MY_KEY"}
+    assert "s3cret-key" not in made.shell()
+
+
+@pytest.mark.parametrize(
+    ("name", "assignments", "said"),
+    [
+        ("vllm", ["modle=m"], "There is no setting 'modle' here. Did you mean model"),
+        ("vllm", [], "The setting model is needed (a folder, or a name on the model hub): --set model=…"),
+        ("vllm-draft", ["model=m"], "The setting draft is needed"),
+        ("vllm", ["model"], "A setting is written key=value; 'model' has no '='."),
+        ("vllm", ["model=m", "seed=zero"], "The setting seed: Input should be a valid integer"),
+        ("vllm", ["model=m", "max_num_seqs=-1"], "The setting max_num_seqs"),
+        ("vllm", ["model=m", "device=gpu"], "Input should be 'auto', 'cpu' or 'cuda'"),
+        ("vllm", ["model=m", "api_key_env=MY_KEY"], "names MY_KEY, which is not set"),
+        ("vllm", ["model=m", "extra=--api-key=s3cret"], "set api_key_env instead"),
+        ("vllm", ["model=m", "extra='open"], "No closing quotation"),
+        ("vllm-ngram", ["model=m", "prompt_lookup_min=9"], "prompt_lookup_min 9 is more than prompt_lookup_max 4"),
+        ("sim", ["api_key=s3cret"], "would be seen in the list of processes"),
+        ("sim-spec", ["speculative=0"], "greater than or equal to 1"),
+        ("sim", ["max_model_len=4096"], "more than the KV cache holds"),
+    ],
+)
+def test_refusals(name: str, assignments: list[str], said: str) -> None:
+    """A wrong setting is told before anything starts, without repeating what may be a secret."""
+    sentence = refusal(name, *assignments)
+    assert said in sentence
+    assert "s3cret" not in sentence
+
+
+def test_no_python_with_vllm_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the setting nor the variable: both ways are named."""
+    monkeypatch.delenv("LOADGATE_VLLM_PYTHON")
+    assert "neither this setting nor LOADGATE_VLLM_PYTHON" in refusal("vllm", "model=m")
