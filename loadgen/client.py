@@ -1,6 +1,7 @@
 """One request → one record. Whatever a server does is data; only a broken set-up raises."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,9 +100,13 @@ class Client:
         self._urls = {"completions": target.url("completions"), "chat": target.url("chat/completions")}
 
     async def open(self, connections: int) -> None:
-        """Has so many connections ready, so that no request of the pass pays for one. Raises httpx.ConnectError."""
+        """Has so many connections ready, so that no request of the pass pays for one.
+
+        Where the server takes none, that is not told here: each request will find out, and be a record of it.
+        """
         if isinstance(self._transport, SocketTransport):
-            await self._transport.open(self._target.base, connections)
+            with contextlib.suppress(httpx.ConnectError, httpx.ConnectTimeout):
+                await self._transport.open(self._target.base, connections, self._limits.connect_s)
 
     def prepare(self, request: Request) -> Prepared:
         """Raises DialectError where the dialect cannot say what is asked."""

@@ -58,13 +58,16 @@ class SocketTransport(httpx.AsyncBaseTransport):
         before, self._offset.ns = self._offset.ns, _realtime_offset_ns(self._clock)
         return abs(self._offset.ns - before)
 
-    async def open(self, url: httpx.URL, connections: int) -> None:
-        """Has so many connections to the URL's origin idle and open. Raises httpx.ConnectError."""
+    async def open(self, url: httpx.URL, connections: int, limit_s: float | None = None) -> None:
+        """Has so many connections to the URL's origin idle and open, each within the limit.
+
+        Raises httpx.ConnectError or httpx.ConnectTimeout.
+        """
         origin = _origin(url)
         idle = self._idle.setdefault(origin, [])
         idle[:] = [connection for connection in idle if not connection.closed]
         while (missing := min(connections - len(idle), _OPENED_AT_ONCE)) > 0:
-            idle += await asyncio.gather(*(self._connect(origin) for _ in range(missing)))
+            idle += await asyncio.gather(*(self._connect_within(origin, limit_s) for _ in range(missing)))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         reply: Reply = request.extensions.setdefault("reply", Reply())

@@ -11,9 +11,8 @@ from typing import Literal
 import httpx
 import orjson
 import pytest
-from asking import OK, PATIENT, PLACE, Asking, at, client, kind, performed
-from playback import DONE, LAST, STREAM, Script, chunk, delta, event, playing, stream, text, usage
 
+from asking import OK, PATIENT, PLACE, Asking, at, client, kind, performed
 from loadgen import dialects
 from loadgen.client import Client
 from loadgen.connection import Answer
@@ -23,6 +22,7 @@ from loadgen.record import Record, Usage
 from loadgen.reply import Reply
 from loadgen.transcript import Transcript
 from loadgen.transport import SocketTransport
+from playback import DONE, LAST, STREAM, Script, chunk, delta, event, playing, stream, text, usage
 
 
 @pytest.fixture
@@ -100,6 +100,7 @@ async def test_a_server_that_is_not_there(transport: SocketTransport) -> None:
     """No status, no stamps, and the kind says which step failed."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+    await client(transport, f"http://127.0.0.1:{port}", Asking()).open(3)
     refused = await at(transport, f"http://127.0.0.1:{port}", Asking())
     assert (kind(refused), refused.status, refused.sent_ns, refused.text) == ("connect", None, None, None)
 
