@@ -100,10 +100,11 @@ def test_memory_flags_follow_the_device() -> None:
     assert value(on_gpu.argv, "--gpu-memory-utilization") == "0.9"
     assert value(on_gpu.argv, "--max-num-seqs") == "256"
     assert "VLLM_CPU_KVCACHE_SPACE" not in on_gpu.env
-    on_cpu = command("vllm", "model=m", "device=cpu", "kv_cache_gib=3", "max_num_seqs=8")
+    on_cpu = command("vllm", "model=m", "device=cpu", "kv_cache_gib=3", "max_num_seqs=8", "threads=2")
     assert "--gpu-memory-utilization" not in on_cpu.argv
     assert value(on_cpu.argv, "--max-num-seqs") == "8"
     assert on_cpu.env["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    assert on_cpu.env["OMP_NUM_THREADS"] == "2"
 
 
 def test_folder_needs_no_hub(tmp_path: os.PathLike[str]) -> None:

@@ -41,7 +41,8 @@ class Settings(BaseModel):
     max_num_seqs: PositiveInt | None = Field(None, description="the default is 256 on a GPU, 16 on the CPU")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="a share of the GPU's memory; a GPU only")
     kv_cache_gib: PositiveInt = Field(2, description="whole GiB for the KV cache; the CPU only")
-    cpus: str = Field("auto", description="cores on the CPU: auto, nobind, or a list as 0-3,6")
+    cpus: str = Field("auto", description="cores to bind to: auto, nobind, or a list as 0-3,6; the CPU only")
+    threads: PositiveInt | None = Field(None, description="OpenMP threads where cpus is nobind; the CPU only")
     api_key_env: str | None = Field(None, description="the environment variable that holds the key to be asked for")
     extra: Flags = Field([], description="more flags of vLLM, as in a shell")
 
@@ -114,4 +115,6 @@ def _environment(settings: Settings, draft: str) -> dict[str, str]:
         env["HF_HUB_OFFLINE"] = "1"  # folders need no hub, and an unreachable one costs minutes
     if not settings.on_gpu:
         env |= {"VLLM_CPU_KVCACHE_SPACE": str(settings.kv_cache_gib), "VLLM_CPU_OMP_THREADS_BIND": settings.cpus}
+        if settings.threads is not None:
+            env["OMP_NUM_THREADS"] = str(settings.threads)
     return env
