@@ -34,7 +34,7 @@ def compared(case: str, seed: int) -> tuple[str, int, float]:
 
     candidate, body = CASES[case]
     team = overridden(load("team"), {"requests": REQUESTS if case != "temperature 0.9" else 140})
-    team = team.model_copy(update={"prompts": team.prompts.model_copy(update={"max_words": 20})})
+    team = team.model_copy(update={"prompts": team.prompts.model_copy(update={"max_words": 40})})
     engines = {
         "stock": Settings(seed=2 * seed, kv_cache_tokens=8192),
         "candidate": Settings(seed=2 * seed + 1, kv_cache_tokens=8192, **candidate),

@@ -108,6 +108,10 @@ class Client:
             with contextlib.suppress(httpx.ConnectError, httpx.ConnectTimeout):
                 await self._transport.open(self._target.base, connections, self._limits.connect_s)
 
+    def sync(self) -> int:
+        """Takes the distance between the kernel's clock and ours anew; returns by how many nanoseconds it moved."""
+        return self._transport.sync() if isinstance(self._transport, SocketTransport) else 0
+
     def prepare(self, request: Request) -> Prepared:
         """Raises DialectError where the dialect cannot say what is asked."""
         target = self._target
@@ -129,7 +133,7 @@ class Client:
             timeout=httpx.Timeout(None, connect=self._limits.connect_s),
         )
         http.extensions["wire"] = encode(http)
-        asked = {name: value for name, value in request.asked.items() if name in body}
+        asked = {name: body[name] for name in request.asked if name in body} | dict(target.extra_body)
         return Prepared(request_id, request, http, asked, tuple(flags))
 
     async def perform(self, prepared: Prepared, place: Place, due_ns: int | None, keep: Keep) -> None:

@@ -222,11 +222,14 @@ class _Driver:
             watched = observer.watching(profile.name, pass_no, watch)
         async with watched as seen:
             await client.open(lanes or min(len(requests), 64))
+            client.sync()
             lateness = await drive(client, requests, place, self.clock, keep)
+            clock_moved_ns = client.sync()
         if samples is not None:
             samples.extend(seen)
         if phase == "timed":
-            observer.note("client", _lateness_values(lateness, records), profile.name, pass_no)
+            values = {**_lateness_values(lateness, records), "clock_moved_us": clock_moved_ns / 1e3}
+            observer.note("client", values, profile.name, pass_no)
         return records
 
     def _observer(self, side: Opened) -> Observer:

@@ -217,7 +217,8 @@ def side_client(endpoint: Endpoint, transport: Transport | None = None) -> httpx
         headers=headers_of(endpoint),
         verify=tls_context(endpoint),
         timeout=_SIDE_LIMITS,
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+        # Servers close what was idle for a few seconds; a request sent into that is lost.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=1.0),
         trust_env=not is_loopback(httpx.URL(endpoint.url).host),
     )
 

@@ -136,17 +136,17 @@ async def _scored(reference: Opened, ids: list[int]) -> list[Scored | None] | st
 
 
 async def _posted(reference: Opened, body: dict[str, Any]) -> Answer:
-    for last_try in (False, True):
+    for last_try in (False, False, True):
         try:
             return await side_post(reference, reference.target.url("completions"), body)
         except Unreachable as error:
-            # A kept-alive connection that the server closed meanwhile is no death: one fresh try.
+            # A kept-alive connection that the server closed meanwhile is no death.
             if last_try:
                 raise ReferenceDied(
                     f"The reference {reference.endpoint.public()['url']} stopped answering while it scored "
                     f"({error}). What was measured is kept: `loadgate score` can score it later."
                 ) from error
-    raise AssertionError("the second try returns or raises")
+    raise AssertionError("the last try returns or raises")
 
 
 def as_array(record_id: str, ids: Sequence[int], scores: Sequence[Scored | None]) -> "Scores":

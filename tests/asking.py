@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 import httpx
-from playback import DONE, Script, playing, stream, text, usage
 
 from loadgen import dialects
 from loadgen.client import Client, Place
@@ -17,6 +16,7 @@ from loadgen.prompts import Prompt
 from loadgen.record import Record
 from loadgen.reply import Clock
 from loadgen.request import Kind, Request
+from playback import DONE, Script, playing, stream, text, usage
 
 PLACE = Place(endpoint="stock", profile="solo", pass_no=0, phase="timed")
 PATIENT = Limits(connect_s=5, first_token_s=5, idle_s=5, request_s=5)

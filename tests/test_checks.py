@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import FAST, NEUTRAL, SLOW, WARM, Server, Shape, comparison
 from scipy.stats import binom, fisher_exact
 
+from factories import FAST, NEUTRAL, SLOW, WARM, Server, Shape, comparison
 from gates import checks, evidence
 from gates.checks import Checked, Levels, Terms, failures, first_choice, lengths, likelihood, memory
 from gates.evidence import Evidence

@@ -5,10 +5,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-import factories
 import numpy as np
 import pytest
 
+import factories
 from gates import contest, contest_measure, contest_rules, evidence, plan
 from loadgen.record import SCORE_DTYPE
 

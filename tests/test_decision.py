@@ -5,9 +5,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from factories import Floats, drawn, greedy_mix, heated, population
 from scipy.stats import binom
 
+from factories import Floats, drawn, greedy_mix, heated, population
 from gates import residuals, sequential
 from gates.checks import Levels
 from gates.decision import Arms, Decision, Statistic, decide

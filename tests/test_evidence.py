@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import FAST, PROMPT_IDS, SLOW, Server, Shape, comparison, single
 
+from factories import FAST, PROMPT_IDS, SLOW, Server, Shape, comparison, single
 from gates import evidence, scored
 from gates.evidence import Evidence, NotComparable
 from loadgen.record import SCORE_DTYPE, Run

@@ -7,14 +7,14 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from asking import PLACE, Asking, client, kind
-from playback import DONE, text, usage
 
+from asking import PLACE, Asking, client, kind
 from loadgen import virtual
 from loadgen.memory import MemoryTransport
 from loadgen.profile import Limits
 from loadgen.record import Record
 from loadgen.reply import Clock
+from playback import DONE, text, usage
 
 App = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
 HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}

@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 import pytest
-from asking import Asking, performed
-from playback import DONE, STREAM, Script, answer, chunk, delta, event, stream, text, usage
 
+from asking import Asking, performed
 from loadgen.transport import SocketTransport
+from playback import DONE, STREAM, Script, answer, chunk, delta, event, stream, text, usage
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import factories
 import numpy as np
 import pytest
 from rich.cells import cell_len
 
+import factories
 from gates import contest, latency, report
 from gates.finding import Estimate, Finding, Needs, Score, Speed, Verdict
 from gates.report import Report, markdown, text

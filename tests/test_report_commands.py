@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-import factories
 import numpy as np
 import pytest
 
+import factories
 from loadgen import cli
 
 DATA = Path(__file__).parent / "data" / "contest"

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from factories import drawn, population, scored
 
+from factories import drawn, population, scored
 from gates import residuals
 from gates.residuals import Residuals, cells, first_choice, first_choice_weighted, likelihood
 from gates.scored import Scored

@@ -16,7 +16,7 @@ from servers.sim.settings import Settings
 
 def brief(name: str, **changes: Any) -> Profile:
     profile = overridden(load(name), changes)
-    return profile.model_copy(update={"prompts": profile.prompts.model_copy(update={"max_words": 20})})
+    return profile.model_copy(update={"prompts": profile.prompts.model_copy(update={"max_words": 40})})
 
 
 def compared(

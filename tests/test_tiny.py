@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tiny
 
+from conftest import make_tiny
 from loadgen.prompts import builtin
 from servers import launch
 

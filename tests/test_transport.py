@@ -13,10 +13,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playback import LAST, STREAM, Script, answer, chunk, playing, stream
 
 from loadgen.reply import Reply, Truncated
 from loadgen.transport import SocketTransport, TlsError, encode
+from playback import LAST, STREAM, Script, answer, chunk, playing, stream
 
 OK = answer(200, b"{}")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from asking import PATIENT, PLACE
 
+from asking import PATIENT, PLACE
 from loadgen import dialects
 from loadgen.client import Client
 from loadgen.endpoint import Target

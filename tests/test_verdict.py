@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import FAST, SLOW, WARM, Server, Shape, comparison, single
 
+from factories import FAST, SLOW, WARM, Server, Shape, comparison, single
 from gates import evidence, plan, verdict
 from gates.finding import Verdict
 from gates.plan import PlanError

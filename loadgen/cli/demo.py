@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gates.evidence import Evidence
     from loadgen.profile import Profile
 
-_COSTS = "kv_cache_tokens=3072,step_ms=8,draft_ms=0.6"
+_COSTS = "kv_cache_tokens=4096,step_ms=8,draft_ms=0.6"
 _ENGINES = {"stock": f"recipe:sim,{_COSTS}", "candidate": f"recipe:sim-spec,{_COSTS}"}
 _REQUESTS = {"solo": {"requests": 12}, "team": {"requests": 32}, "busy": {"requests_per_lane": 5}}
 _WITHIN = 0.05
@@ -73,7 +73,7 @@ def _profiles() -> "tuple[Profile, ...]":
 
 
 def _brief(profile: "Profile") -> "Profile":
-    return profile.model_copy(update={"prompts": profile.prompts.model_copy(update={"max_words": 20})})
+    return profile.model_copy(update={"prompts": profile.prompts.model_copy(update={"max_words": 40})})
 
 
 def _steps(url: str) -> dict[str, Any]:

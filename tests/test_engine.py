@@ -1,0 +1,125 @@
+"""A real vLLM on the CPU, with a tiny Qwen3-architecture model: load, scoring and verdicts on the engine itself.
+
+What to expect was measured first (README, "A real bug that only such a gate sees"); the figures in here are bounds on
+verdicts, never on times.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import StartVllm
+from loadgen import cli
+from loadgen.record import Record, Run
+from servers import launch
+
+pytestmark = pytest.mark.engine
+
+WIDE = """
+about = "sixteen lanes of brief prompts: as many tokens as possible"
+lanes = 16
+requests = {requests}
+max_tokens = 256
+[prompts]
+source = "builtin"
+max_words = 40
+[sampling]
+temperature = {temperature}
+[warmup]
+requests = 16
+"""
+
+
+def wide(folder: Path, requests: int, temperature: float = 1.0) -> str:
+    path = folder / "wide.toml"
+    path.write_text(WIDE.format(requests=requests, temperature=temperature))
+    return str(path)
+
+
+def compare(stock: str, candidate: str, profile: str, out: Path, *more: str) -> dict[str, Any]:
+    """The verdict that `loadgate compare` wrote."""
+    cli._run(["compare", stock, candidate, "--profile", profile, "--out", str(out), *more])
+    verdict: dict[str, Any] = json.loads((out / "verdict.json").read_bytes())
+    return verdict
+
+
+def finding(verdict: dict[str, Any], check: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(f for f in verdict["findings"] if f["check"] == check and f["profile"] is None)
+    return found
+
+
+def timed(out: Path, endpoint: str | None = None) -> list[Record]:
+    return [r for r in Run.open(out).records() if r.phase == "timed" and endpoint in (None, r.endpoint)]
+
+
+def test_solo_and_eight_lanes_are_driven(vllm_server: launch.Server, tmp_path: Path) -> None:
+    """Every reply has ids, as many as the server's own usage says, a finish, and one stamp a chunk, in order."""
+    out = tmp_path / "run"
+    profiles = ["--profile", "solo", "--profile", "team", "--requests", "16", "--max-tokens", "96"]
+    code = cli._run(["run", vllm_server.url, *profiles, "--out", str(out)])
+    replies = timed(out)
+
+    assert code == 0
+    assert len(replies) == 32
+    for reply in replies:
+        assert (reply.failure, reply.flags) == (None, [])
+        assert reply.usage is not None
+        assert len(reply.token_ids or []) == reply.usage.completion_tokens == sum(n or 0 for n in reply.chunk_tokens)
+        assert reply.finish_reason in ("stop", "length")
+        assert reply.chunk_ns == sorted(reply.chunk_ns)
+
+
+def test_stock_against_itself_is_equivalent(vllm_server: launch.Server, tmp_path: Path) -> None:
+    """Temperature 1, 60,000 scored tokens or more: EQUIVALENT by plan strict's likelihood and first_choice."""
+    out = tmp_path / "run"
+    verdict = compare(vllm_server.url, vllm_server.url, wide(tmp_path, 600), out, "--passes", "3")
+    scored = sum(len(rows) for label, _, _, rows in Run.open(out).scores() if label == "candidate")
+
+    assert scored >= 60_000
+    assert {name: finding(verdict, name)["outcome"] for name in ("likelihood", "first_choice", "failures")} == {
+        "likelihood": "equivalent",
+        "first_choice": "equivalent",
+        "failures": "equivalent",
+    }
+    assert verdict["outcome"] == "equivalent"
+
+
+def test_temperature_is_found(vllm_server: launch.Server, tmp_path: Path) -> None:
+    """The same server with temperature 0.95 in the candidate's body is DIFFERENT, by likelihood."""
+    out = tmp_path / "run"
+    body = ["--candidate-extra-body", '{"temperature": 0.95}']
+    verdict = compare(vllm_server.url, vllm_server.url, wide(tmp_path, 600), out, "--passes", "3", *body)
+
+    assert verdict["outcome"] == "different"
+    assert finding(verdict, "likelihood")["outcome"] == "different"
+    assert finding(verdict, "likelihood")["estimate"]["value"] > 0
+
+
+def test_nothing_is_found_against_greedy_ngram_speculation(
+    vllm_server: launch.Server, start_vllm: StartVllm, tmp_path: Path
+) -> None:
+    """At temperature 0 vLLM's n-gram speculation is right: no finding against it, and it drafts and accepts."""
+    out = tmp_path / "run"
+    with start_vllm("vllm-ngram") as candidate:
+        verdict = compare(vllm_server.url, candidate.url, wide(tmp_path, 64, temperature=0.0), out, "--passes", "1")
+
+    assert [f for f in verdict["findings"] if f["outcome"] == "different"] == []
+    assert all(reply.failure is None for reply in timed(out))
+    assert verdict["acceptance"]["wide"] > 1
+
+
+def test_broken_draft_model_speculation_is_found(
+    vllm_server: launch.Server, start_vllm: StartVllm, tmp_path: Path
+) -> None:
+    """At temperature 1 this release's draft_model speculation samples wrongly on the CPU (public issue vllm#55005):
+    text, failures and acceptance look normal, and the verdict is DIFFERENT by both residual checks."""
+    out = tmp_path / "run"
+    with start_vllm("vllm-draft") as candidate:
+        verdict = compare(vllm_server.url, candidate.url, wide(tmp_path, 200), out, "--passes", "1")
+
+    assert verdict["outcome"] == "different"
+    assert finding(verdict, "likelihood")["estimate"]["value"] < -0.5
+    assert all(reply.failure is None for reply in timed(out, "candidate"))
+    assert 1 < verdict["acceptance"]["wide"] <= 5
