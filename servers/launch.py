@@ -21,7 +21,7 @@ from typing import Any, Self, cast
 from pydantic import BaseModel, ValidationError
 
 from loadgen.record import nearest
-from servers import recipes
+from servers import group, recipes
 from servers.causes import cause_of
 from servers.recipes import Command, Recipe
 
@@ -30,7 +30,7 @@ Progress = Callable[[float, str], None]
 
 _LOOK_EVERY_S = 0.2
 _ANSWER_WITHIN_S = 5.0
-_HELPERS_GRACE_S = 2.0
+_HELPERS_GRACE_S = 10.0
 _TAIL_BYTES = 65_536
 _TAIL_LINES = 12
 
@@ -173,7 +173,7 @@ class Server:
         self._process.wait()
         raise LaunchFailed(self._obituary())
 
-    def stop(self, grace_s: float = 15.0) -> None:
+    def stop(self, grace_s: float = 30.0) -> None:
         """Ask the server to end (SIGTERM), then end its whole group (SIGKILL). Safe to call again.
 
         An exception on the way, as by a second Ctrl-C, cuts the grace short.
@@ -188,7 +188,8 @@ class Server:
                     self._process.wait(grace_s)
                     helpers_grace_s = _HELPERS_GRACE_S
         finally:
-            self._end_group(helpers_grace_s)
+            group.end(self.pid, helpers_grace_s)
+            self._process.wait()
             self._stopped = True
             atexit.unregister(self.stop)
 
@@ -197,16 +198,6 @@ class Server:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
-
-    def _end_group(self, grace_s: float) -> None:
-        """SIGKILL for what is left of the group; its helpers first get the time to remove their shared memory."""
-        until = time.monotonic() + grace_s
-        with suppress(ProcessLookupError, PermissionError):  # nobody left; on macOS EPERM where only zombies are
-            while time.monotonic() < until:
-                os.killpg(self.pid, 0)
-                time.sleep(0.02)
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
 
     def _models(self) -> list[str]:
         """The models served; empty while the server is not ready."""
