@@ -86,6 +86,8 @@ def _outcome(findings: list[Finding], plan: Plan, whole: bool) -> Outcome:
 
 
 def _needs(found: dict[str, Checked], plan: Plan) -> Needs | None:
+    if any(finding.missing for name in plan.required for finding in found[name].findings):
+        return None  # more tokens bring no data of a kind that is missing
     wanted = [found[name].needs_tokens for name in plan.required]
     known = [tokens for tokens in wanted if tokens is not None]
     return Needs(tokens=max(1, *known)) if known else None

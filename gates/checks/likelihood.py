@@ -37,10 +37,12 @@ def _says(decision: Decision) -> str:
         return "the reference is sure of every token, so likelihood says nothing"
     if decision.outcome == "different":
         likelier = "likelier" if interval.value > 0 else "less likely"
-        temperature = 1 / max(1 + interval.value / variance, 0.01)
-        return (
-            f"replies are {likelier} than the stock model makes them: as if sampled at temperature ≈ {temperature:.2f}"
+        slope = 1 + interval.value / variance
+        # The score test's line holds near temperature 1: beyond, no temperature explains the tokens.
+        like = (
+            f"as if sampled at temperature ≈ {1 / slope:.2f}" if 0.5 <= slope <= 2 else "by more than temperature does"
         )
+        return f"replies are {likelier} than the stock model makes them: {like}"
     error = max(abs(interval.low), abs(interval.high)) / variance
     if decision.outcome == "equivalent":
         return f"like a temperature error under {_percent(error)}"
