@@ -11,7 +11,9 @@ from gates.finding import Score, Speed
 
 LEVEL = 0.95
 LATE_MS = 3.0
+MOVED_US = 100.0
 AMBIGUOUS_SHARE = 0.05
+CACHED_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ def measure(evidence: Evidence) -> Speeds:
         if (steps := acceptance(evidence.candidate, profile)) is not None
     }
     warnings = [f"{doubt} Passes: {', '.join(passes)}." for doubt, passes in doubts.items()]
-    warnings += _too_fast(ratios, accepted, evidence) + _client(evidence)
+    warnings += _too_fast(ratios, accepted, evidence) + _cached(evidence) + _client(evidence)
     return Speeds(ratios, specscore(ratios, evidence.profiles), accepted, warnings)
 
 
@@ -197,6 +199,21 @@ def _too_fast(ratios: Mapping[str, Speed], accepted: Mapping[str, float], eviden
     ]
 
 
+def _cached(evidence: Evidence) -> list[str]:
+    """Prompts are fresh in every pass, so that what a prefix cache answers was none of this load's doing."""
+    warnings = []
+    for arm in evidence.arms:
+        prompt, cached = (
+            sum(filter(None, (_delta(one, name) for one in arm.passes))) for name in ("prompt_tokens", "cached_tokens")
+        )
+        if cached > CACHED_SHARE * prompt > 0:
+            warnings.append(
+                f"{arm.role}: {100 * cached / prompt:.0f} % of the prompt tokens came from a prefix cache, which makes "
+                "its speed look better than fresh prompts would: switch the cache off on both servers."
+            )
+    return warnings
+
+
 def _client(evidence: Evidence) -> list[str]:
     values = [line for arm in evidence.arms for line in arm.values("client")]
     late = max((line["loop_lag_p99_ms"] for line in values if line.get("loop_lag_p99_ms") is not None), default=0.0)
@@ -206,6 +223,11 @@ def _client(evidence: Evidence) -> list[str]:
         warnings.append(
             f"The client was late: {late:.1f} ms at the 99th percentile of a pass. It does not hold this load here; "
             "use fewer lanes, or a faster machine."
+        )
+    moved = max((abs(line["clock_moved_us"]) for line in values if line.get("clock_moved_us") is not None), default=0.0)
+    if moved > MOVED_US:
+        warnings.append(
+            f"This machine's clock was set during a pass, by {moved:.0f} µs: arrivals of that pass are off by as much."
         )
     if shared > AMBIGUOUS_SHARE:
         warnings.append(

@@ -1,16 +1,17 @@
 """Rates, ratios and SpecScore by hand, and how often the intervals cover."""
 
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
 from scipy.stats import binom, t
 
 from gates import speed
-from gates.evidence import Arm, Pass, Reply
+from gates.evidence import Arm, Evidence, Pass, Reply
 from gates.finding import Score, Speed
 from gates.scored import Scored
-from loadgen.record import SCORE_DTYPE
+from loadgen.record import SCORE_DTYPE, Telemetry
 
 S = 1_000_000_000
 
@@ -145,3 +146,44 @@ def test_acceptance_is_accepted_over_drafts_and_one() -> None:
 def test_acceptance_is_unknown_without_drafts(counters: dict[str, int]) -> None:
     """None, not 1."""
     assert speed.acceptance(Arm("candidate", "c", [of(start=counters, end=counters)], []), "team") is None
+
+
+def evidence_of(stock: Arm, candidate: Arm) -> Evidence:
+    return Evidence(
+        stock=stock,
+        candidate=candidate,
+        profiles=["team"],
+        open_loop=frozenset(),
+        runs=[],
+        ended=True,
+        whole=True,
+        paired=True,
+        warnings=[],
+    )
+
+
+def arm(role: Literal["stock", "candidate"], cached: int = 0, moved_us: float = 0.0) -> Arm:
+    counters = {"prompt_tokens": 1000, "cached_tokens": cached}
+    one = of(reply(0, 0, 2, [(1, 1), (2, 3)]), start={"prompt_tokens": 0, "cached_tokens": 0}, end=counters)
+    line = Telemetry(
+        kind="client", at_ns=1, endpoint=role, profile="team", pass_no=0, values={"clock_moved_us": moved_us}
+    )
+    return Arm(role, role, [one], [line])
+
+
+def test_answers_from_a_prefix_cache_are_warned_of() -> None:
+    """Fresh prompts find nothing in a cache; a server that reports hits is not measured by its work."""
+    quiet = speed.measure(evidence_of(arm("stock"), arm("candidate", cached=5))).warnings
+    loud = speed.measure(evidence_of(arm("stock"), arm("candidate", cached=400))).warnings
+
+    assert (len(quiet), len(loud)) == (0, 1)
+    assert "candidate: 40 %" in loud[0]
+
+
+def test_a_clock_that_was_set_is_warned_of() -> None:
+    """Kernel stamps follow the wall clock: a pass in which it moved by more than 100 µs says so."""
+    quiet = speed.measure(evidence_of(arm("stock", moved_us=40), arm("candidate"))).warnings
+    loud = speed.measure(evidence_of(arm("stock"), arm("candidate", moved_us=2500))).warnings
+
+    assert (len(quiet), len(loud)) == (0, 1)
+    assert "2500 µs" in loud[0]

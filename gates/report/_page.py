@@ -1,5 +1,7 @@
 """The page of a run or a comparison: which blocks, in what words. Laid out by the formats."""
 
+import json
+
 from gates.finding import Finding, Verdict
 from gates.latency import Load
 from gates.report import Report, _contest, _measured
@@ -34,8 +36,11 @@ def _endpoints(report: Report) -> list[Block]:
     for label, facts in report.facts.get("endpoints", {}).items():
         served = facts.get("served") or {}
         engine = " ".join(str(part) for part in (facts.get("dialect"), served.get("version")) if part is not None)
-        rows.append([label, str(facts.get("url", NONE)), str(facts.get("model", NONE)), engine])
-    return [Table([Column("")] * 4, rows)] if rows else []
+        body = facts.get("extra_body")
+        added = f"sent with {json.dumps(body)}" if body else ""
+        rows.append([label, str(facts.get("url", NONE)), str(facts.get("model", NONE)), engine, added])
+    columns = 5 if any(row[-1] for row in rows) else 4
+    return [Table([Column("")] * columns, [row[:columns] for row in rows])] if rows else []
 
 
 def _headline(verdict: Verdict) -> Block:
