@@ -7,9 +7,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from servers import launch
 from servers.recipes.vllm import PYTHON_VARIABLE
+
+# Elsewhere new examples are tried at every run; what lands must not depend on which.
+settings.register_profile("any machine", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("any machine")
 
 SimServer = Callable[..., launch.Server]
 StartVllm = Callable[..., AbstractContextManager[launch.Server]]

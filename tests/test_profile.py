@@ -219,6 +219,6 @@ def test_options_that_do_not_fit_are_refused(changes: dict[str, Any], said: str)
 def test_requests_of_a_pass() -> None:
     """Counted by the pass or by the lane; a found number of lanes never leaves one without a request."""
     assert small().count(2) == 4
-    assert load("busy").count(200) == 800
+    assert load("busy").count(200) == 1600
     assert small(lanes="kv:0.5").count(30) == 30
     assert load("steady").count(None) == 240

@@ -49,8 +49,11 @@ def test_streams_read_by_the_standard_however_they_are_cut(stream: bytes, expect
         assert expected == data(stream[:cut], stream[cut:]), (why, cut)
 
 
+LETTERS = st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])  # half surrogates have no UTF-8
+
+
 @given(
-    payloads=st.lists(st.text(st.characters(exclude_characters="\r\n"), min_size=1).map(str.encode), max_size=8),
+    payloads=st.lists(st.text(LETTERS, min_size=1).map(str.encode), max_size=8),
     end=st.sampled_from([b"\n", b"\r\n", b"\r"]),
     cuts=st.lists(st.integers(0, 400), max_size=10),
 )
