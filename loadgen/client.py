@@ -221,7 +221,7 @@ class Client:
             usage=transcript.usage,
             speculation=transcript.speculation,
             flags=[*prepared.flags, *_flags(prepared.asked, reply, transcript)],
-            failure=failures.of(reply, transcript, ended.broke, self._target.model),
+            failure=failures.of(reply, transcript, ended.broke, self._target),
         )
 
 

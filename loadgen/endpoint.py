@@ -16,6 +16,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from loadgen import dialects
+from loadgen.credentials import basic, is_header_name, is_header_value, without_secrets, without_userinfo
 from loadgen.dialects import Dialect
 from loadgen.record import nearest
 
@@ -26,6 +27,9 @@ _METHOD_PATHS = ("/chat/completions", "/completions", "/models")
 _SIDE_LIMITS = httpx.Timeout(30.0, connect=10.0)
 _SCORE_LIMITS = httpx.Timeout(300.0, connect=10.0)  # the first scoring request of a real engine compiles kernels
 _JSON = {"Content-Type": "application/json"}
+_LISTED_WITHIN_S = 30.0  # httpx's limits are each read's
+_PAGE_S = 5.0  # a page beside the API; the drained server has nothing else to do
+_PAGE_BYTES = 16 << 20
 
 
 class EndpointError(Exception):
@@ -54,25 +58,39 @@ class Endpoint(BaseModel):
     @field_validator("url")
     @classmethod
     def _is_http(cls, url: str) -> str:
+        shown = without_userinfo(url)
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as error:
-            raise ValueError(f"{url!r} is no URL ({error})") from error
+            raise ValueError(f"{shown!r} is no URL{f' ({error})' if shown == url else ''}") from error
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise ValueError(f"{url!r} is no http:// or https:// URL")
+            raise ValueError(f"{shown!r} is no http:// or https:// URL")
         return url
+
+    @field_validator("headers")
+    @classmethod
+    def _can_be_sent(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if not is_header_name(name):
+                raise ValueError(f"{name!r} is no header's name: letters, digits and dashes are")
+            if not is_header_value(value):
+                raise ValueError(f"the value of {name} holds a character that no header can carry (ASCII alone can)")
+        return headers
 
     @property
     def host(self) -> str:
         url = httpx.URL(self.url)
         return f"{url.host}:{url.port or (443 if url.scheme == 'https' else 80)}"
 
+    @property
+    def shown(self) -> str:
+        """The URL as it may be written down."""
+        return _shown(httpx.URL(self.url))
+
     def public(self) -> dict[str, Any]:
         """What may be written down: no key, no header values, no credentials or query values of the URL."""
-        url = httpx.URL(self.url)
-        shown = url.copy_with(userinfo=b"", query=None)
         return {
-            "url": str(shown),
+            "url": self.shown,
             "model": self.model,
             "dialect": self.dialect,
             "headers": sorted(self.headers),
@@ -139,12 +157,13 @@ def validated(fields: Mapping[str, Any], source: str) -> Endpoint:
     try:
         return Endpoint.model_validate(fields)
     except ValidationError as error:
-        raise EndpointConfigError(_first_complaint(error, source)) from error
+        # Not from error: it holds what was given, secrets among it.
+        raise EndpointConfigError(_first_complaint(error, without_userinfo(source))) from None
 
 
 def _from_toml(path: Path) -> Endpoint:
     try:
-        fields = tomllib.loads(path.read_text())
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise EndpointConfigError(
             f"{path} cannot be read ({error.strerror}). Give a URL or an endpoint's file."
@@ -163,8 +182,11 @@ def _first_complaint(error: ValidationError, source: str) -> str:
 
 
 def base_url(url: str) -> httpx.URL:
-    """The API's base: a version segment at the end is kept, else /v1 is added; a method's own path is taken off."""
-    parsed = httpx.URL(url)
+    """The API's base: a version segment at the end is kept, else /v1 is added; a method's own path is taken off.
+
+    So are credentials, which travel in a header.
+    """
+    parsed = httpx.URL(url).copy_with(userinfo=b"")
     path = parsed.path.rstrip("/")
     for method in _METHOD_PATHS:
         path = path.removesuffix(method)
@@ -179,8 +201,14 @@ def _joined(base: httpx.URL, path: str) -> httpx.URL:
 
 
 def headers_of(endpoint: Endpoint) -> dict[str, str]:
-    """The headers to send, the key among them. Raises EndpointConfigError where the named variable is not set."""
+    """The headers to send, the key or the URL's credentials among them.
+
+    Raises EndpointConfigError where the named variable is not set, or its value cannot be sent.
+    """
     headers = dict(endpoint.headers)
+    credentials = httpx.URL(endpoint.url).userinfo
+    if credentials and endpoint.api_key_env is None:
+        headers["Authorization"] = basic(credentials)
     if endpoint.api_key_env is not None:
         key = os.environ.get(endpoint.api_key_env)
         if not key:
@@ -188,8 +216,17 @@ def headers_of(endpoint: Endpoint) -> dict[str, str]:
                 f"--api-key-env names {endpoint.api_key_env}, but no such variable is set (or it is empty). "
                 f"Set it, for example: export {endpoint.api_key_env}=…"
             )
+        if not is_header_value(key.strip()):
+            raise EndpointConfigError(
+                f"The value of {endpoint.api_key_env} holds a character that no header can carry (ASCII alone can): "
+                f"it is no API key, or something was pasted along with it."
+            )
         headers["Authorization"] = f"Bearer {key.strip()}"
     return headers
+
+
+def _shown(url: httpx.URL) -> str:
+    return str(url.copy_with(userinfo=b"", query=None))
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext | bool:
@@ -244,7 +281,7 @@ async def discover(endpoint: Endpoint, http: httpx.AsyncClient) -> tuple[Target,
     chosen = next((entry for entry in listing if entry.get("id") == target.model), first)
     length = chosen.get("max_model_len")
     version = await _version(http, target)
-    return target, Served(models, owner, length if isinstance(length, int) else None, version)
+    return target, Served(models, owner, length if type(length) is int and length > 0 else None, version)
 
 
 def _dialect_of(owner: str | None) -> str:
@@ -257,30 +294,39 @@ async def _models(endpoint: Endpoint, http: httpx.AsyncClient, base: httpx.URL) 
     answer = await _answered(endpoint, http, url)
     if answer.status_code in (401, 403):
         raise EndpointError(
-            f"{endpoint.url} refuses the key: GET {url} came back with {answer.status_code} ({_message(answer)}). "
+            f"{endpoint.shown} refuses the key: GET {_shown(url)} came back with {answer.status_code} "
+            f"({_message(endpoint, answer)}). "
             f"Name the variable that holds the right one with --api-key-env NAME."
         )
     if answer.status_code == 404 and endpoint.model is not None:
         return []  # some providers have no model list; the first request will tell
     if answer.status_code == 503:
         raise EndpointError(
-            f"{endpoint.url} is not ready: GET {url} came back with 503 ({_message(answer)}). Wait, and try again."
+            f"{endpoint.shown} is not ready: GET {_shown(url)} came back with 503 ({_message(endpoint, answer)}). "
+            f"Wait, and try again."
         )
     try:
-        listed = answer.json()["data"]
+        # Not answer.json(), which lets pass what no file of a run can hold: half surrogates, numbers of any size.
+        listed = orjson.loads(answer.content)["data"]
         if answer.status_code != 200 or not all(isinstance(entry, dict) for entry in listed):
             raise ValueError
     except (ValueError, KeyError, TypeError):
         raise EndpointError(
-            f"{endpoint.url} answers, but not as an OpenAI-compatible server: GET {url} came back with "
-            f"{answer.status_code} ({_message(answer)}). Check the address and its path."
+            f"{endpoint.shown} answers, but not as an OpenAI-compatible server: GET {_shown(url)} came back with "
+            f"{answer.status_code} ({_message(endpoint, answer)}). Check the address and its path."
         ) from None
     return list(listed)
 
 
 async def _answered(endpoint: Endpoint, http: httpx.AsyncClient, url: httpx.URL) -> httpx.Response:
     try:
-        return await http.get(url)
+        async with asyncio.timeout(_LISTED_WITHIN_S):
+            return await http.get(url)
+    except TimeoutError as error:
+        raise EndpointError(
+            f"{endpoint.shown} gave no whole answer: GET {_shown(url)} was not done within {_LISTED_WITHIN_S:g} s. "
+            f"Is it overloaded, or something else than a model server?"
+        ) from error
     except httpx.HTTPError as error:
         why = str(error) or type(error).__name__
         hint = "Is the server running, and is this its address?"
@@ -288,55 +334,74 @@ async def _answered(endpoint: Endpoint, http: httpx.AsyncClient, url: httpx.URL)
             hint = "Give its certificate with --ca FILE, or accept any with --insecure."
         elif isinstance(error, httpx.RemoteProtocolError):
             hint = "Something listens there, but it does not speak HTTP (or wants https)."
-        raise EndpointError(f"{endpoint.url} gave no answer: GET {url}: {why}. {hint}") from error
+        raise EndpointError(f"{endpoint.shown} gave no answer: GET {_shown(url)}: {why}. {hint}") from error
 
 
-def _message(answer: httpx.Response) -> str:
-    """The server's own words, whatever the shape of its error body; cut short, control characters gone."""
+def _message(endpoint: Endpoint, answer: httpx.Response) -> str:
+    """The server's own words, whatever the shape of its error body; cut short, control characters and secrets gone."""
+    if answer.is_redirect:
+        return _one_line(f"a redirect to {answer.headers['location']}, which is not followed", headers_of(endpoint))
     try:
-        body = answer.json()
+        body = orjson.loads(answer.content)
     except ValueError:
         body = answer.text
     if isinstance(body, dict):
         body = body.get("error", body.get("message", body.get("detail", body)))
     if isinstance(body, dict):
         body = body.get("message", body)
-    return " ".join("".join(c if c.isprintable() else " " for c in str(body)).split())[:200] or "an empty body"
+    return _one_line(str(body), headers_of(endpoint)) or "an empty body"
+
+
+def _one_line(said: str, headers: Mapping[str, str]) -> str:
+    shown = "".join(char if char.isprintable() else " " for char in without_secrets(said, headers))
+    return " ".join(shown.split())[:200]
 
 
 def _chosen_model(endpoint: Endpoint, models: list[str]) -> str:
+    listed = _one_line(", ".join(models[:20]), {})
     if endpoint.model is not None:
         if models and endpoint.model not in models:
             raise EndpointError(
-                f'{endpoint.url} answers, but has no model "{endpoint.model}". It serves: {", ".join(models)}. '
-                f"Try --model {models[0]}, or leave --model out."
+                f'{endpoint.shown} answers, but has no model "{endpoint.model}". It serves: {listed}. '
+                f"Try one of them with --model."
             )
         return endpoint.model
     if len(models) == 1:
         return models[0]
     if not models:
-        raise EndpointError(f"{endpoint.url} lists no model. Name one with --model NAME.")
-    raise EndpointError(
-        f"{endpoint.url} serves {len(models)} models: {', '.join(models[:20])}. Choose one with --model NAME."
-    )
+        raise EndpointError(f"{endpoint.shown} lists no model. Name one with --model NAME.")
+    raise EndpointError(f"{endpoint.shown} serves {len(models)} models: {listed}. Choose one with --model NAME.")
 
 
 async def _version(http: httpx.AsyncClient, target: Target) -> str | None:
+    page = await _page(http, target.root_url("version"))
     try:
-        answer = await http.get(target.root_url("version"))
-        version = answer.json().get("version") if answer.status_code == 200 else None
-    except (httpx.HTTPError, ValueError, AttributeError):
-        return None  # a server need not have this page
+        version = orjson.loads(page).get("version") if page is not None else None
+    except (ValueError, AttributeError):
+        return None
     return str(version) if version is not None else None
 
 
-async def side_get(opened: Opened, url: httpx.URL) -> str | None:
-    """A page beside the API as text; None where the server has none or does not answer."""
+async def _page(http: httpx.AsyncClient, url: httpx.URL) -> bytes | None:
+    """A page that a server need not have; None too where it comes too slowly or is too large to be one."""
+    content = bytearray()
     try:
-        answer = await opened.side.get(url)
-    except httpx.HTTPError:
+        async with asyncio.timeout(_PAGE_S), http.stream("GET", url) as answer:
+            if answer.status_code != 200:
+                return None
+            async for piece in answer.aiter_bytes():
+                content += piece
+                if len(content) > _PAGE_BYTES:
+                    return None
+    except (httpx.HTTPError, TimeoutError):
         return None
-    return answer.text if answer.status_code == 200 else None
+    return bytes(content)
+
+
+async def side_get(opened: Opened, url: httpx.URL) -> str | None:
+    """A page beside the API as text; None where the server has none, or does not answer with one in a few seconds."""
+    page = await _page(opened.side, url)
+    return None if page is None else page.decode("utf-8", "replace")
 
 
 class Unreachable(Exception):
@@ -352,8 +417,9 @@ class Answer:
 async def side_post(opened: Opened, url: httpx.URL, body: Mapping[str, Any]) -> Answer:
     """An untimed request, such as one that scores. Raises Unreachable."""
     try:
-        answer = await opened.side.post(url, content=orjson.dumps(body), headers=_JSON, timeout=_SCORE_LIMITS)
-    except httpx.HTTPError as error:
+        async with asyncio.timeout(_SCORE_LIMITS.read):
+            answer = await opened.side.post(url, content=orjson.dumps(body), headers=_JSON, timeout=_SCORE_LIMITS)
+    except (httpx.HTTPError, TimeoutError) as error:
         raise Unreachable(str(error) or type(error).__name__) from error
     return Answer(answer.status_code, answer.content)
 
@@ -388,12 +454,12 @@ def tokenize(opened: Opened, text: str) -> list[int]:
             trust_env=not loopback,
         ) as http:
             answer = http.post(url, json=body)
-        tokens = answer.json()["tokens"] if answer.status_code == 200 else None
+        tokens = orjson.loads(answer.content)["tokens"] if answer.status_code == 200 else None
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         tokens = None
-    if not isinstance(tokens, list):
+    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
         raise EndpointError(
-            f"{target.label} has no /tokenize that answers with token ids ({url}), and synthetic text prompts of exact "
-            f"lengths need one. Use token-id prompts, or the builtin source."
+            f"{target.label} has no /tokenize that answers with token ids ({_shown(url)}), and synthetic text prompts "
+            f"of exact lengths need one. Use token-id prompts, or the builtin source."
         )
     return tokens

@@ -1,11 +1,14 @@
 """Whether a request succeeded, and if not, why: by status, error body and stream. One rule for all."""
 
+import dataclasses
 import re
 import zlib
 from typing import Any
 
 import orjson
 
+from loadgen.credentials import without_secrets
+from loadgen.endpoint import Target
 from loadgen.record import Failure, FailureKind
 from loadgen.reply import Reply
 from loadgen.transcript import Transcript, decoder
@@ -21,8 +24,19 @@ _BUSY = re.compile(r"busy|queue|overload|capacity|too many", re.IGNORECASE)
 _MOST_DETAIL = 300
 
 
-def of(reply: Reply, transcript: Transcript, broke: Broke | None, model: str) -> Failure | None:
-    """The one rule of success: status 200, an event stream without an error, tokens, and its end."""
+def of(reply: Reply, transcript: Transcript, broke: Broke | None, target: Target) -> Failure | None:
+    """The one rule of success: status 200, an event stream without an error, tokens, and its end.
+
+    The detail is on one line, without control characters and without what lets us in, cut short.
+    """
+    failure = _of(reply, transcript, broke, target.model)
+    if failure is None:
+        return None
+    shown = "".join(char if char.isprintable() else " " for char in without_secrets(failure.detail, target.headers))
+    return dataclasses.replace(failure, detail=" ".join(shown.split())[:_MOST_DETAIL])
+
+
+def _of(reply: Reply, transcript: Transcript, broke: Broke | None, model: str) -> Failure | None:
     if broke is not None and broke[0] == "cancelled":
         return _failed(*broke, reply)
     if reply.status is not None and reply.status != 200:
@@ -121,6 +135,4 @@ def _sentence(answer: Any) -> str:
 
 
 def _failed(kind: FailureKind, detail: str, reply: Reply) -> Failure:
-    """The detail on one line, without control characters, cut short."""
-    shown = "".join(character if character.isprintable() else " " for character in detail)
-    return Failure(kind=kind, detail=" ".join(shown.split())[:_MOST_DETAIL], status=reply.status)
+    return Failure(kind=kind, detail=detail, status=reply.status)

@@ -20,7 +20,8 @@ _GAUGES = ("running", "waiting", "kv_usage")
 def read_metrics(text: str, dialect: Dialect) -> dict[str, float]:
     """Neutral name → value for every figure the page holds; what it does not hold is absent (unknown, never 0).
 
-    Several engines behind one page: counts and counters are added, usage is the highest. NaN is no value.
+    Several engines behind one page: counts and counters are added, usage is the highest. What is not finite is
+    no value.
     """
     seen = _samples(text, {name for metric in dialect.METRICS.values() for name in metric.families})
     values: dict[str, float] = {}
@@ -44,7 +45,7 @@ def _samples(text: str, wanted: set[str]) -> dict[str, list[float]]:
     try:
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
-                if sample.name in wanted and not math.isnan(sample.value):
+                if sample.name in wanted and math.isfinite(sample.value):
                     found.setdefault(sample.name, []).append(sample.value)
     except ValueError:
         return {}  # a page that is no exposition format says nothing
@@ -76,12 +77,15 @@ async def counters(opened: Opened) -> dict[str, float]:
 
 async def drained(opened: Opened) -> dict[str, float]:
     """The counters once nothing runs or waits any more (or 30 s have passed: then with drained = 0)."""
-    for _ in range(int(_DRAIN_LIMIT_S / _DRAIN_POLL_S)):
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + _DRAIN_LIMIT_S
+    while True:
         values = await counters(opened)
         if not values.get("running") and not values.get("waiting"):
             return values
+        if loop.time() >= until_s:
+            return values | {"drained": 0.0}
         await asyncio.sleep(_DRAIN_POLL_S)
-    return values | {"drained": 0.0}
 
 
 class Observer:
