@@ -95,8 +95,10 @@ class Transcript:
         last = self._events.end()
         if last is not None:
             self._take(last)
-        if self.token_ids is not None and not all(type(token_id) is int for token_id in self.token_ids):
-            self.token_ids, self.malformed = None, self.malformed or "token ids that are no integers"
+        if not _are_token_ids(self.token_ids):
+            self.token_ids, self.malformed = None, self.malformed or "token ids that are no token ids"
+        if not _are_token_ids(self.prompt_token_ids):
+            self.prompt_token_ids, self.malformed = None, self.malformed or "prompt token ids that are no token ids"
 
     def _decoded(self, decode: Callable[[bytes], bytes], piece: bytes) -> bytes:
         try:
@@ -122,6 +124,8 @@ class Transcript:
             self.cut_last_event |= not event.terminated
 
     def _add(self, event: Event, reading: Reading) -> None:
+        if reading.finish_reason is not None and not isinstance(reading.finish_reason, str):
+            raise TypeError("finish_reason is no text")  # read back, it would make the whole run unreadable
         tokens = self._tokens(reading)
         if reading.carries_tokens or (reading.choice and tokens):
             self.chunk_ns.append(event.stamp_ns)
@@ -147,7 +151,7 @@ class Transcript:
         if not self._running or total is None:
             return None
         grown, self._counted = total - self._counted, total
-        return grown
+        return grown if grown >= 0 else None
 
     def _add_tokens(self, reading: Reading) -> None:
         if reading.text:
@@ -162,6 +166,13 @@ class Transcript:
             self.token_ids = list(reading.token_ids)
         else:
             self.token_ids += reading.token_ids
+
+
+def _are_token_ids(ids: Any) -> bool:
+    """Numbers from 0 up that fit the scores' i4; None is fine. What else a server sends must not reach the disk."""
+    return ids is None or (
+        isinstance(ids, list) and all(type(token_id) is int and 0 <= token_id < 1 << 31 for token_id in ids)
+    )
 
 
 def decoder(encoding: bytes | None) -> Callable[[bytes], bytes] | None:

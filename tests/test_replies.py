@@ -2,12 +2,15 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
 from asking import Asking, performed
+from loadgen.record import Run, RunWriter
+from loadgen.record.writer import take_anchor
 from loadgen.transport import SocketTransport
 from playback import DONE, STREAM, Script, answer, chunk, delta, event, stream, text, usage
 
@@ -374,3 +377,52 @@ async def test_failures_have_a_kind_and_the_servers_words(
     assert record.text == said
     assert record.end_ns is not None
     assert not record.chunk_ns or record.text
+
+
+ODD = [
+    ("token ids as texts", {"token_ids": ["5"]}, "malformed"),
+    ("token ids as one text", {"token_ids": "567"}, "malformed"),
+    ("negative token ids", {"token_ids": [-7]}, "malformed"),
+    ("token ids beyond 31 bits", {"token_ids": [1 << 40]}, "malformed"),
+    ("prompt token ids as one text", {"prompt_token_ids": "123"}, "malformed"),
+    ("prompt token ids as texts", {"prompt_token_ids": ["1", "x"]}, "malformed"),
+    ("prompt token ids as an object", {"prompt_token_ids": {"a": 1}}, "malformed"),
+    ("a finish_reason that is an object", {"finish_reason": {"type": "stop"}}, "malformed"),
+    ("a text that is a list", {"text": ["a"]}, "malformed"),
+    ("a token's text that is a number", {"logprobs": {"content": [{"token": 5, "logprob": -1}]}}, "malformed"),
+    (
+        "an endless token id among log-probabilities",
+        {"logprobs": {"content": [{"token": "token_id:" + "9" * 99}]}},
+        None,
+    ),
+    ("usage in words", {"usage": {"prompt_tokens": "abc", "completion_tokens": "3"}}, None),
+    ("usage in fractions", {"usage": {"prompt_tokens": 3.5, "completion_tokens": 3.5}}, None),
+    ("negative usage", {"usage": {"prompt_tokens": -3, "completion_tokens": -1}}, None),
+    ("cached tokens in words", {"usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": "x"}}}, None),
+    ("figures of speculation that are a list", {"metrics": {"speculative_decoding": [1, 2]}}, None),
+]
+
+
+@pytest.mark.parametrize(("sent", "expected"), [row[1:] for row in ODD], ids=[row[0] for row in ODD])
+async def test_whatever_a_server_sends_its_record_can_be_read_again(
+    transport: SocketTransport, tmp_path: Path, sent: dict[str, Any], expected: str | None
+) -> None:
+    """Fields of other types than the standard's: the request fails or the field is unknown; the run stays readable."""
+    outside = {name: sent[name] for name in sent if name in ("usage", "metrics")}
+    odd = {"index": 0, "text": "a", "token_ids": [6], **{name: sent[name] for name in sent if name not in outside}}
+    events = [event(choices=[odd]), event(choices=[{"index": 0, "text": "", "token_ids": [], "finish_reason": "stop"}])]
+    record = await performed(transport, stream(*events, *([event(choices=[], **outside)] if outside else []), DONE))
+    writer = RunWriter(tmp_path / "run", {"endpoints": {}}, take_anchor("read"))
+    writer.record(record)
+    writer.end("done", {})
+
+    assert list(Run.open(tmp_path / "run").records()) == [record]
+    assert (record.failure.kind if record.failure else None) == expected
+
+
+async def test_a_server_that_repeats_the_key_gives_it_away_to_nobody(transport: SocketTransport) -> None:
+    """Some put the key that they refuse into their error; the record of it holds neither key nor header value."""
+    record = await performed(transport, error(401, {"error": {"message": "Incorrect API key: sesame (Bearer sesame)"}}))
+
+    assert record.failure is not None
+    assert record.failure.detail == "Incorrect API key: *** (***)"

@@ -97,10 +97,15 @@ def read_usage(usage: dict[str, Any] | None) -> Usage | None:
         return None
     details = usage.get("prompt_tokens_details") or {}
     return Usage(
-        prompt_tokens=usage.get("prompt_tokens"),
-        completion_tokens=usage.get("completion_tokens"),
-        cached_tokens=details.get("cached_tokens"),
+        prompt_tokens=as_count(usage.get("prompt_tokens")),
+        completion_tokens=as_count(usage.get("completion_tokens")),
+        cached_tokens=as_count(details.get("cached_tokens")),
     )
+
+
+def as_count(value: Any) -> int | None:
+    """None where the server says something that counts nothing."""
+    return value if type(value) is int and value >= 0 else None
 
 
 def read_error(error: Any) -> ServerError | None:
@@ -122,7 +127,7 @@ def read_logprobs(logprobs: dict[str, Any]) -> list[Logprob]:
     return [
         Logprob(
             token_id=as_token_id(token),
-            token=token,
+            token=as_text(token),
             logprob=as_logprob(value),
             top=[(as_token_id(key), key, as_logprob(top)) for key, top in (alternatives or {}).items()],
         )
@@ -133,10 +138,10 @@ def read_logprobs(logprobs: dict[str, Any]) -> list[Logprob]:
 def _chat_logprob(entry: dict[str, Any]) -> Logprob:
     return Logprob(
         token_id=_entry_id(entry),
-        token=entry.get("token"),
+        token=as_text(entry.get("token")),
         logprob=as_logprob(entry.get("logprob")),
         top=[
-            (_entry_id(top), top.get("token"), as_logprob(top.get("logprob")))
+            (_entry_id(top), as_text(top.get("token")), as_logprob(top.get("logprob")))
             for top in entry.get("top_logprobs") or []
         ],
     )
@@ -144,12 +149,19 @@ def _chat_logprob(entry: dict[str, Any]) -> Logprob:
 
 def _entry_id(entry: dict[str, Any]) -> int | None:
     token_id = entry.get("id")
-    return token_id if isinstance(token_id, int) else as_token_id(entry.get("token"))
+    return token_id if type(token_id) is int else as_token_id(entry.get("token"))
+
+
+def as_text(token: Any) -> str | None:
+    """Raises TypeError for a token that is no text."""
+    if token is not None and not isinstance(token, str):
+        raise TypeError("a token's text is no text")
+    return token
 
 
 def as_token_id(token: Any) -> int | None:
     """The id in "token_id:N"; None for a token given by its text."""
-    if isinstance(token, str) and token.startswith("token_id:") and token[9:].isdecimal():
+    if isinstance(token, str) and token.startswith("token_id:") and token[9:].isdecimal() and len(token) < 9 + 11:
         return int(token[9:])
     return None
 
@@ -162,7 +174,9 @@ def as_logprob(value: Any) -> float | None:
 
 
 def as_scored_logprob(value: Any) -> float:
-    """The same for a listed token, of which null can only mean −inf."""
+    """The same for a listed token, of which null can only mean −inf. Raises ValueError for what is no number."""
+    if isinstance(value, str) and value.lower() not in ("-inf", "-infinity"):
+        raise ValueError(f"{value!r} is no log-probability")
     logprob = as_logprob(value)
     return -math.inf if logprob is None else logprob
 

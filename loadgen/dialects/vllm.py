@@ -40,7 +40,8 @@ def read(event: dict[str, Any]) -> Reading:
     choice = first_choice(event)
     if choice is None:
         reading, metrics = read_choice(event, choice), event.get("metrics")
-        return reading._replace(speculation=metrics.get("speculative_decoding")) if metrics else reading
+        figures = metrics.get("speculative_decoding") if metrics else None
+        return reading._replace(speculation=figures) if isinstance(figures, dict) else reading
     # Completions put the prompt's ids into the choice, chat into the event's root.
     prompt_ids = choice.get("prompt_token_ids") or event.get("prompt_token_ids")
     return read_choice(event, choice, choice.get("token_ids"), prompt_ids)
