@@ -1,6 +1,7 @@
 """Teacher forcing: the reference server's log-probabilities for the tokens that an endpoint emitted."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from asyncio_throttle import Throttler  # type: ignore[attr-defined]
 
+from loadgen.credentials import without_secrets
 from loadgen.dialects import DialectError, Scored
 from loadgen.endpoint import Answer, Opened, Unreachable, side_post
 from loadgen.record import SCORE_DTYPE, SCORED_TOP_K, Record
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     Scores = np.ndarray[Any, np.dtype[np.void]]
 
 _AT_ONCE = 16
+_MASS_ERROR = 0.01  # a server's rounding; what it lists adds up to 1 at most
 REQUESTS_PER_S = 200
 """Ceiling on scoring requests: side traffic must not become a load test of the reference."""
 
@@ -50,11 +53,13 @@ def throttle(per_s: int = REQUESTS_PER_S) -> Throttler:
 async def check_reference(reference: Opened) -> None:
     """One small request that shows whether this server can score. Raises CannotScore or ReferenceDied."""
     answer = await _scored(reference, [1, 2, 3])
+    if not isinstance(answer, str) and not any(answer):
+        answer = "200, and null for every position"
     if isinstance(answer, str):
         raise CannotScore(
             f"{reference.endpoint.label} ({reference.endpoint.public()['url']}) cannot score: asked for the prompt "
-            f"log-probabilities of three token ids, it said: {answer}. Give a server that can with --reference "
-            f"(stock vLLM does); without one no reply can be judged."
+            f"log-probabilities of three token ids, it came back with: {answer}. Give a server that can with "
+            f"--reference (stock vLLM does); without one no reply can be judged."
         )
 
 
@@ -128,11 +133,29 @@ async def _scored(reference: Opened, ids: list[int]) -> list[Scored | None] | st
     try:
         content = orjson.loads(answer.content)
         if answer.status != 200:
-            return f"{answer.status}: {str(content)[:200]}"
+            return f"{answer.status}: {without_secrets(str(content), target.headers)[:200]}"
         scores = target.dialect.read_scores(content)
     except (DialectError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return f"{answer.status}, and no prompt log-probabilities in the answer"
-    return scores if len(scores) == len(ids) else f"{len(scores)} scores for {len(ids)} tokens"
+    return _unfit(ids, scores) or scores
+
+
+def _unfit(ids: Sequence[int], scores: Sequence[Scored | None]) -> str | None:
+    """Why these are no scores of the tokens asked about: taken for such, they would judge something else."""
+    if len(scores) != len(ids):
+        return f"{len(scores)} scores for {len(ids)} tokens"
+    for token_id, score in zip(ids, scores, strict=True):
+        if score is None:
+            continue
+        if score.token_id != token_id:
+            return "scores of other tokens than those sent: it has another tokenizer, or puts something around a prompt"
+        mass = math.fsum(math.exp(min(logprob, 1.0)) for _, logprob in score.top)
+        if mass > 1 + _MASS_ERROR or not all(0 <= listed < 1 << 31 for listed, _ in score.top):
+            return "prompt log-probabilities that are none: they add up to more than 1, or are of no token ids"
+        # With fewer alternatives than asked for, whether the token drawn is listed would depend on what was drawn.
+        if len(score.top) < SCORED_TOP_K and mass < 1 - _MASS_ERROR:
+            return f"{len(score.top)} alternatives a position, where {SCORED_TOP_K} were asked for"
+    return None
 
 
 async def _posted(reference: Opened, body: dict[str, Any]) -> Answer:
