@@ -1,6 +1,8 @@
 """The command line: one file a command, loaded when it is called."""
 
+import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -80,6 +82,9 @@ def group() -> None:
 def main(args: Sequence[str] | None = None) -> None:
     """The console command. Exit codes: 0 equivalent, passed or done; 1 different or failed; 2 wrong usage;
     3 undecided; 4 an endpoint or a run that broke; 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that knows no "×" still gets its verdict
     sys.exit(_run(args))
 
 
@@ -92,7 +97,7 @@ def _run(args: Sequence[str] | None) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("loadgate: interrupted.", err=True)
+        _say("interrupted.")
         return 130
     except BrokenPipeError:
         # The reader of our output (head, less) went away: nothing is left to say, and flushing must not complain.
@@ -106,6 +111,18 @@ def _told(error: Exception) -> int:
     for kind in type(error).__mro__:
         code = _EXIT_CODES.get(f"{kind.__module__}.{kind.__qualname__}")
         if code is not None:
-            click.echo(f"loadgate: {error}", err=True)
+            _say(str(error))
             return code
+    if isinstance(error, OSError) and error.errno is not None:
+        # A file or a folder that was named, else what a running program meets: a full disk, too many open files.
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _say(f"{where}{error.strerror}. Files cannot be read or written as asked; what was written before stays.")
+        return 4 if error.filename is None else 2
     raise error
+
+
+def _say(sentence: str) -> None:
+    """On standard error, without what a server or a file may have put into it to move the cursor or hide a line."""
+    shown = "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in sentence)
+    with contextlib.suppress(OSError):  # nobody is left to read it
+        click.echo(f"loadgate: {shown}", err=True)

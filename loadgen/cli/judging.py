@@ -1,5 +1,7 @@
 """What follows the driving: from the files to a verdict, from the verdict to the terminal and the exit code."""
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +56,7 @@ def submission_from(path: Path | None) -> dict[str, Any] | None:
     return load_submission(path).model_dump(exclude_none=True)
 
 
-def driven(asked: "Session", progress: "Progress", show: Callable[[], int]) -> int:
+def driven(asked: "Session", progress: "Progress", judged: Callable[[], int]) -> int:
     """Drives, then shows; where driving broke off, what was completed is shown all the same, and the error raised."""
     from loadgen.cli.session import conduct, real_world, run_async
     from loadgen.endpoint import EndpointError
@@ -64,9 +66,17 @@ def driven(asked: "Session", progress: "Progress", show: Callable[[], int]) -> i
         run_async(conduct(asked, real_world(), progress))
     except (EndpointError, ReferenceDied):
         if asked.out.exists() and any(record.phase == "timed" for record in Run.open(asked.out).records()):
-            show()
+            judged()
         raise
-    return show()
+    return judged()
+
+
+def show(text: str) -> None:
+    """A result on standard output. Where its reader went away (head, less), the exit code still tells the outcome."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def show_summary(path: Path, as_json: bool) -> int:
@@ -75,7 +85,7 @@ def show_summary(path: Path, as_json: bool) -> int:
 
     run = Run.open(path)
     made = report.shown([run], verdict=None)
-    click.echo(report.load("json" if as_json else "text")(made))
+    show(report.load("json" if as_json else "text")(made))
     if not run.complete or not any(load.succeeded for load in made.summary.loads):
         return INCOMPLETE
     return 0
@@ -94,7 +104,7 @@ def judge_and_show(path: Path, shown: Shown, candidate: Path | None = None, out:
     made = report.judged(runs, shown.plan_name, shown.without, submission_from(shown.submission))
     assert made.verdict is not None
     _write(out or path, runs, made.verdict)
-    click.echo(report.load(shown.format)(made))
+    show(report.load(shown.format)(made))
     return exit_code(made.verdict, runs)
 
 

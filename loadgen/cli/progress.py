@@ -61,30 +61,37 @@ class Progress:
             parts.append(f"{spent / self._done * (self._asked - self._done):.0f} s left")
         if self.verdict_so_far:
             parts.append(f"so far: {self.verdict_so_far}")
-        return "   ".join(parts)[:_WIDTH]
+        return _printable("   ".join(parts))[:_WIDTH]
 
     def _show(self) -> None:
         every = _REDRAW_S if self._tty else _PLAIN_EVERY_S
         if self._quiet or self._now() - self._shown_at < every:
             return
         self._shown_at = self._now()
-        if self._tty:
-            self._out.write(f"\r\x1b[2K{self.line()}")
-            self._drawn = True
-        else:
-            self._out.write(f"{self.line()}\n")
-        self._out.flush()
+        self._write(f"\r\x1b[2K{self.line()}" if self._tty else f"{self.line()}\n")
+        self._drawn = self._tty
 
     def say(self, text: str) -> None:
         """A line that stays."""
         if not self._quiet:
             self.clear()
-            self._out.write(f"{text}\n")
-            self._out.flush()
+            self._write(f"{_printable(text)}\n")
 
     def clear(self) -> None:
         """Takes the redrawn line off the terminal."""
         if self._drawn:
-            self._out.write("\r\x1b[2K")
-            self._out.flush()
+            self._write("\r\x1b[2K")
             self._drawn = False
+
+    def _write(self, text: str) -> None:
+        """A terminal that is gone, or a pipe that nobody reads any more, must not end the run."""
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except OSError:
+            self._quiet = True
+
+
+def _printable(text: str) -> str:
+    """A server's words among ours move no cursor."""
+    return "".join(char if char.isprintable() else " " for char in text)

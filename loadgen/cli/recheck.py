@@ -19,13 +19,14 @@ def command(record: Path, as_json: bool) -> int:
     """
     from gates import contest
     from gates.report import text
+    from loadgen.cli import judging
 
     content = _content(record)
     try:
         again = contest.recheck(content)
     except contest.NoRecord as error:
         raise contest.NoRecord(f"{record}: {error}") from error
-    click.echo(again.model_dump_json(indent=1) if as_json else text.rechecked(*contest.parse(content), again))
+    judging.show(again.model_dump_json(indent=1) if as_json else text.rechecked(*contest.parse(content), again))
     return 0 if again.reproduced else 1
 
 

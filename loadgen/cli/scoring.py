@@ -8,7 +8,7 @@ import click
 import orjson
 
 from loadgen.cli.progress import Progress
-from loadgen.cli.session import World, described
+from loadgen.cli.session import World, described, say_left_out
 from loadgen.endpoint import Endpoint, EndpointError, open_endpoint
 from loadgen.record import Broken, Record, Run
 from loadgen.record.writer import write_json, write_scores
@@ -49,8 +49,7 @@ async def score_run(path: Path, endpoint: Endpoint, world: World, progress: Prog
             scored = await score_pass(reference, records, throttle() if world.throttled else None, progress.counted)
             write_scores(path, label, profile, pass_no, scored.scores)
             done[f"{label}-{profile}-{pass_no}"] = len(scored.scores)
-            for reason, replies in scored.left_out.items():
-                progress.say(f"warning: {title}: {replies} replies left out: {reason}")
+            say_left_out(progress, title, scored)
     progress.clear()
     return done
 

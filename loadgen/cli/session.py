@@ -3,9 +3,10 @@
 import asyncio
 import datetime
 import signal
+import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +22,9 @@ from loadgen.telemetry import Clock
 from loadgen.transport import SocketTransport
 
 T = TypeVar("T")
+
+_MOST_REASONS = 3
+_ENDING = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +129,16 @@ async def _score(
     limit = throttle() if world.throttled else None
     scored: ScoredPass = await score_pass(reference, finished.records, limit, progress.counted)
     writer.scores(finished.endpoint, finished.profile, finished.pass_no, scored.scores)
-    for reason, replies in scored.left_out.items():
+    say_left_out(progress, title, scored)
+
+
+def say_left_out(progress: Progress, title: str, scored: ScoredPass) -> None:
+    """The commonest reasons; a server's own words may differ for every reply."""
+    reasons = sorted(scored.left_out.items(), key=lambda item: -item[1])
+    for reason, replies in reasons[:_MOST_REASONS]:
         progress.say(f"warning: {title}: {replies} replies left out: {reason}")
+    if rest := sum(replies for _, replies in reasons[_MOST_REASONS:]):
+        progress.say(f"warning: {title}: {rest} more replies left out for other reasons")
 
 
 def _asked(session: Session, sides: Sequence[Opened], reference: Opened | None) -> dict[str, Any]:
@@ -165,14 +177,27 @@ def described(side: Opened) -> dict[str, Any]:
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Runs on uvloop where it is installed. SIGTERM is an interruption like Ctrl-C: what was seen is written down."""
+    """Runs on uvloop where it is installed. SIGTERM and SIGHUP are interruptions like Ctrl-C: what was seen is written
+    down."""
     factory = None
     with suppress(ImportError):
         import uvloop
 
         factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with _handlers_kept(), asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(_terminable(main))
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """A loop leaves the system's own handlers behind, and servers that we started need theirs back."""
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 async def _terminable(main: Coroutine[Any, Any, T]) -> T:
@@ -184,8 +209,10 @@ async def _terminable(main: Coroutine[Any, Any, T]) -> T:
         terminated = True
         task.cancel()
 
-    with suppress(NotImplementedError):  # no such signals on this platform
-        loop.add_signal_handler(signal.SIGTERM, terminate)
+    for number in _ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            with suppress(NotImplementedError, RuntimeError, ValueError):  # no such platform, or not the main thread
+                loop.add_signal_handler(number, terminate)
     try:
         return await task
     except asyncio.CancelledError:
