@@ -170,9 +170,13 @@ def measure(evidence: Evidence) -> Speeds:
         for profile in evidence.profiles
         if (steps := acceptance(evidence.candidate, profile)) is not None
     }
-    warnings = [f"{doubt} Passes: {', '.join(passes)}." for doubt, passes in doubts.items()]
+    warnings = [f"{doubt} {_named(passes)}" for doubt, passes in doubts.items()]
     warnings += _too_fast(ratios, accepted, evidence) + _cached(evidence) + _client(evidence)
     return Speeds(ratios, specscore(ratios, evidence.profiles), accepted, warnings)
+
+
+def _named(passes: Sequence[str]) -> str:
+    return f"Passes: {', '.join(passes)}." if len(passes) <= 4 else f"So in {len(passes)} passes."
 
 
 def _doubts(of_pass: Rate | None) -> list[str]:
