@@ -284,7 +284,7 @@ def load_submission(path: Path) -> Submission:
         submission = Submission.model_validate(content)
     except OSError as error:
         raise SubmissionError(f"{path}: cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SubmissionError(f"{path} is no TOML: {error}.") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]

@@ -68,7 +68,7 @@ def load(name_or_path: str) -> Plan:
         raise PlanError(f"There is no plan {name_or_path!r}, neither shipped nor a file. {known}")
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise PlanError(f"{path} is not readable as TOML: {error}.") from error
     return _validated(raw, path)
 

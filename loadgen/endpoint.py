@@ -168,7 +168,7 @@ def _from_toml(path: Path) -> Endpoint:
         raise EndpointConfigError(
             f"{path} cannot be read ({error.strerror}). Give a URL or an endpoint's file."
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EndpointConfigError(f"{path} is no TOML: {error}.") from None
     return validated(fields, str(path))
 

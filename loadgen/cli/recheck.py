@@ -40,5 +40,5 @@ def _content(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NoRecord(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NoRecord(f"{path} is no JSON, so no contest record: {error}.") from error

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.record import Run
+from loadgen.record import Broken, Run
 
 if TYPE_CHECKING:
     from gates.report import Report
@@ -56,4 +56,9 @@ def _runs(path: Path) -> list[Run]:
     pair = path / "runs.json"
     if not pair.exists():
         return [Run.open(path)]
-    return [Run.open(Path(run)) for run in orjson.loads(pair.read_bytes())["runs"]]
+    try:
+        stock, candidate = orjson.loads(pair.read_bytes())["runs"]
+        places = [Path(stock), Path(candidate)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Broken(f"{pair} does not name two runs. Judge them again: `loadgate judge A B --out RUN`.") from error
+    return [Run.open(place) for place in places]

@@ -42,7 +42,7 @@ async def score_run(path: Path, endpoint: Endpoint, world: World, progress: Prog
             await check_reference(reference)
         except CannotScore as error:
             raise EndpointError(str(error)) from error
-        _same_reference(path, described(reference))
+        _same_reference(run, described(reference))
         for (label, profile, pass_no), records in passes.items():
             title = f"{profile} pass {pass_no + 1} {label}"
             progress.start(f"{title}: scoring", len(records), 0)
@@ -54,19 +54,16 @@ async def score_run(path: Path, endpoint: Endpoint, world: World, progress: Prog
     return done
 
 
-def _same_reference(path: Path, reference: dict[str, object]) -> None:
+def _same_reference(run: Run, reference: dict[str, object]) -> None:
     """Keeps beside the scores whose they are, and refuses to mix two models' scores in one run. Raises Broken."""
-    file = path / "scores" / "reference.json"
-    if file.exists():
-        before = orjson.loads(file.read_bytes())
-        if before.get("model") != reference["model"]:
-            raise Broken(
-                f"{path} holds scores of {before.get('model')}; this reference serves {reference['model']}. "
-                f"Scores of two models cannot be judged together: remove {path / 'scores'} to score anew."
-            )
-        return
-    file.parent.mkdir(exist_ok=True)
-    write_json(file, reference)
+    folder, before = run.path / "scores", run.reference_model
+    if before not in (None, reference["model"]) and any(folder.glob("[!.]*.npy")):
+        raise Broken(
+            f"{run.path} holds scores of {before}; this reference serves {reference['model']}. "
+            f"Scores of two models cannot be judged together: remove {folder} to score anew."
+        )
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "reference.json", reference)
 
 
 def show(scored: dict[str, int], as_json: bool) -> None:

@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+_BEYOND = 1 << 63
 
 
 class Broken(Exception):
@@ -47,23 +49,26 @@ class Run:
             raise Broken(f"{path} is no run directory: its run.json cannot be read ({error}).") from error
         if not isinstance(asked, dict) or asked.get("schema") != SCHEMA:
             raise Broken(f"{path}/run.json is not of schema {SCHEMA}, the one this version reads.")
-        end = path / "end.json"
-        try:
-            ended = orjson.loads(end.read_bytes()) if end.exists() else None
-        except orjson.JSONDecodeError as error:
-            raise Broken(f"{end} cannot be read ({error}).") from error
-        return Run(path, asked, ended)
+        _parsed(_Asked, path / "run.json", None, orjson.dumps(asked))
+        return Run(path, asked, _object(path / "end.json"))
 
     @property
     def complete(self) -> bool:
         return self.end is not None and self.end.get("reason") == "done"
+
+    @property
+    def reference_model(self) -> str | None:
+        """The model that scored, by its name; None where the run does not say."""
+        reference = _object(self.path / "scores" / "reference.json") or self.asked.get("reference")
+        model = reference.get("model") if isinstance(reference, dict) else None
+        return model if isinstance(model, str) else None
 
     def records(self) -> Iterator[Record]:
         """Every ended request, file by file. A torn last line (the writer was killed) is left out."""
         for file in sorted(self.path.glob("records*.jsonl")):
             for number, line in _lines(file):
                 if number > 1:
-                    yield _parsed(Record, file, number, line)
+                    yield _whole(_parsed(Record, file, number, line), file, number)
 
     def anchors(self) -> list[Anchor]:
         return [
@@ -85,9 +90,12 @@ class Run:
 
         for file in sorted((self.path / "scores").glob("[!.]*.npy")):
             match = self._score_name(file.name)
-            scores = np.load(file)
-            if match is None or scores.dtype != np.dtype(SCORE_DTYPE):
-                raise Broken(f"{file} holds no scores of this version's layout.")
+            try:
+                scores = np.load(file)
+            except (ValueError, EOFError) as error:
+                raise Broken(f"{file} holds no scores that can be read ({error}). Remove it to score anew.") from error
+            if match is None or not isinstance(scores, np.ndarray) or scores.dtype != SCORE_DTYPE or scores.ndim != 1:
+                raise Broken(f"{file} holds no scores of this version's layout. Remove it to score anew.")
             yield *match, scores
 
     def _score_name(self, name: str) -> tuple[str, str, int] | None:
@@ -108,6 +116,49 @@ class Run:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    stock: str
+    candidate: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What readers rely on in run.json; it holds more."""
+
+    schema: int
+    endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
+    profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
+    roles: _Roles | None = None
+    plan: str | None = None
+
+
+def _object(file: Path) -> dict[str, Any] | None:
+    """None where there is no such file. Raises Broken."""
+    try:
+        content = orjson.loads(file.read_bytes()) if file.exists() else None
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise Broken(f"{file} cannot be read ({error}).") from error
+    if content is not None and not isinstance(content, dict):
+        raise Broken(f"{file} holds a {type(content).__name__}, not an object.")
+    return content
+
+
+def _whole(record: Record, file: Path, number: int) -> Record:
+    """What the types alone do not say. Raises Broken."""
+    numbers = [*record.chunk_ns, *(record.token_ids or ()), *(record.prompt_token_ids or ())]
+    wrong = {
+        "id": not re.fullmatch(r"[0-9a-f]{16,}", record.id),
+        "chunk_tokens": len(record.chunk_tokens) != len(record.chunk_ns),
+        "chunk_ambiguous": len(record.chunk_ambiguous) != len(record.chunk_ns),
+        "a number beyond 64 bits": not all(-_BEYOND <= one < _BEYOND for one in numbers),
+    }
+    for what, holds in wrong.items():
+        if holds:
+            raise Broken(f"{file}, line {number}: {what}: no version of this program writes such a record.")
+    return record
+
+
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
     """(number from 1, line) for every line that ends: what a killed writer left half is no line."""
     with file.open("rb") as handle:
@@ -116,7 +167,7 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
-def _parsed(kind: type[T], file: Path, number: int, line: bytes) -> T:
+def _parsed(kind: type[T], file: Path, number: int | None, line: bytes) -> T:
     from pydantic import ValidationError
 
     try:
@@ -124,5 +175,6 @@ def _parsed(kind: type[T], file: Path, number: int, line: bytes) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise Broken(f"{file}, line {number}: {where or 'not JSON'}: {first['msg']}.") from error
+        line_no = "" if number is None else f", line {number}"
+        raise Broken(f"{file}{line_no}: {where or 'not JSON'}: {first['msg']}.") from error
     return parsed
