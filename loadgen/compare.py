@@ -1,5 +1,6 @@
 """The order of passes over one endpoint or two: warm-up, busy's lanes, then stock and candidate in turn (ABBA)."""
 
+import contextlib
 import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,7 +12,7 @@ from loadgen import prompts
 from loadgen.client import Client, Place
 from loadgen.drive import drive
 from loadgen.endpoint import EndpointError, Opened, tokenize
-from loadgen.profile import Profile
+from loadgen.profile import Profile, ProfileError
 from loadgen.record import Phase, Record, Telemetry
 from loadgen.request import Request
 from loadgen.schedule import schedule
@@ -21,6 +22,7 @@ _WARMUP_LANES = 8
 _CALIBRATE_ROUNDS = 3  # replies a lane while busy's lanes are adjusted
 _CALIBRATE_SAMPLE_S = 0.2
 _MOST_ADJUSTED = 1.5
+_OTHER_FILES = 128  # the run's own, side connections, what Python has open
 
 
 class Shown(Protocol):
@@ -102,6 +104,8 @@ class _Driver:
         self.lanes = {
             profile.name: profile.lanes if isinstance(profile.lanes, int) else None for profile in load.profiles
         }
+        for name, lanes in self.lanes.items():
+            _refuse_too_many(name, lanes)
         self._reserve()
 
     def _reserve(self) -> None:
@@ -171,6 +175,7 @@ class _Driver:
         self._say_lanes(stock, name, {**facts, "share": share, "usage_seen": usage})
 
     def _settle(self, name: str, lanes: int) -> None:
+        _refuse_too_many(name, lanes)
         self.lanes[name] = lanes
         self._reserve()
 
@@ -240,6 +245,23 @@ class _Driver:
 
 
 _titles: dict[Phase, str] = {"timed": "pass", "warmup": "warm-up", "calibrate": "calibration", "probe": "probe"}
+
+
+def _refuse_too_many(name: str, lanes: int | None) -> None:
+    """A lane holds a connection: where the client has none left, its failures would be taken for the server's.
+
+    Raises ProfileError.
+    """
+    with contextlib.suppress(ImportError):  # Windows has another limit, far away
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        needed = (lanes or 0) + _OTHER_FILES
+        if soft != resource.RLIM_INFINITY and needed > soft:
+            raise ProfileError(
+                f"Profile {name} needs {lanes:,} lanes with a connection each, and this process may open {soft:,} "
+                f"files. Allow more (ulimit -n {needed}), or give fewer with --lanes."
+            )
 
 
 def _new_id() -> str:

@@ -24,6 +24,9 @@ from loadgen.request import Kind
 
 T = TypeVar("T", bound=BaseModel)
 
+_MOST = 1_000_000_000  # of anything counted; more fits into no run, and beyond 64 bits into no file
+_LONGEST_S = 30 * 86_400.0
+
 _KV = re.compile(r"kv:(0?\.\d+|1(\.0*)?)")
 
 
@@ -38,21 +41,21 @@ class _Table(BaseModel):
 class Limits(_Table):
     """How long to wait, in seconds, before a request is a failed one."""
 
-    connect_s: float = Field(default=10.0, gt=0)
-    first_token_s: float = Field(default=300.0, gt=0)  # long: a queued request is not a stalled one
-    idle_s: float = Field(default=60.0, gt=0)  # between bytes that are not comments, after the first
-    request_s: float = Field(default=900.0, gt=0)
+    connect_s: float = Field(default=10.0, gt=0, le=_LONGEST_S)
+    first_token_s: float = Field(default=300.0, gt=0, le=_LONGEST_S)  # long: a queued request is not a stalled one
+    idle_s: float = Field(default=60.0, gt=0, le=_LONGEST_S)  # between bytes that are not comments, after the first
+    request_s: float = Field(default=900.0, gt=0, le=_LONGEST_S)
 
 
 class Warmup(_Table):
-    requests: int = Field(default=8, ge=0)
+    requests: int = Field(default=8, ge=0, le=_MOST)
 
 
 class Arrivals(_Table):
     """An open loop: requests come when they come, however many are still unanswered."""
 
     kind: Literal["poisson", "constant"] = "poisson"
-    rate_per_s: float = Field(gt=0)
+    rate_per_s: float = Field(ge=1 / _LONGEST_S, le=_MOST)
 
 
 def _off(top_k: Any) -> Any:
@@ -65,12 +68,12 @@ class Sampling(_Table):
 
     temperature: float = Field(default=1.0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: Annotated[int, Field(ge=-1), BeforeValidator(_off)] = -1
+    top_k: Annotated[int, Field(ge=-1, le=_MOST), BeforeValidator(_off)] = -1
     min_p: float = Field(default=0.0, ge=0, le=1)
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     repetition_penalty: float = Field(default=1.0, gt=0)  # 1: none
-    seed: int | None = Field(default=None, ge=0)  # one for all requests; None: none is sent
+    seed: int | None = Field(default=None, ge=0, lt=1 << 63)  # one for all requests; None: none is sent
     request_seeds: bool = False  # a seed of its own for every request, different on every endpoint
     ignore_eos: bool = False
 
@@ -88,7 +91,7 @@ class Sampling(_Table):
 
 
 def _lanes(lanes: Any) -> Any:
-    number = isinstance(lanes, int) and not isinstance(lanes, bool) and lanes >= 1
+    number = isinstance(lanes, int) and not isinstance(lanes, bool) and 1 <= lanes <= _MOST
     if lanes is None or number or (isinstance(lanes, str) and _KV.fullmatch(lanes) and float(lanes[3:]) > 0):
         return lanes
     raise ValueError(
@@ -104,11 +107,13 @@ class Profile(_Table):
     about: str = ""
     lanes: Annotated[int | str | None, BeforeValidator(_lanes)] = None
     arrivals: Arrivals | None = None
-    requests: int | None = Field(default=None, ge=1)  # a pass
-    requests_per_lane: int | None = Field(default=None, ge=1)
-    start_spread_ms: float = Field(default=1.0, ge=0)  # between the first sends of neighbouring lanes; 0: a burst
+    requests: int | None = Field(default=None, ge=1, le=_MOST)  # a pass
+    requests_per_lane: int | None = Field(default=None, ge=1, le=_MOST)
+    start_spread_ms: float = Field(
+        default=1.0, ge=0, le=60_000
+    )  # between the first sends of neighbouring lanes; 0: a burst
     endpoint: Kind = "completions"
-    max_tokens: int = Field(ge=1)
+    max_tokens: int = Field(ge=1, le=_MOST)
     prompts: SerializeAsAny[SourceSettings]
     sampling: Sampling = Sampling()
     limits: Limits = Limits()
@@ -162,7 +167,7 @@ def load(name_or_path: str) -> Profile:
         )
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ProfileError(f"{path} is not readable as TOML: {error}.") from error
     return validated({"name": path.stem, **raw}, where=str(path), folder=path.parent)
 

@@ -99,6 +99,15 @@ def test_top_k_off_is_sent_one_way(off: object) -> None:
         ('max_tokens = "many"', "max_tokens = 'many': it should be a valid integer."),
         ('name = "a/b"', "name = 'a/b':"),
         ("lanes = ", "bad.toml is not readable as TOML"),
+        ("x = " + 3000 * "[" + 3000 * "]", "bad.toml is not readable as TOML"),
+        ("max_tokens = 1" + 30 * "0", "max_tokens ="),
+        ("requests = 1" + 30 * "0", "requests ="),
+        ("lanes = 1" + 30 * "0", "lanes ="),
+        ("start_spread_ms = 1e300", "start_spread_ms = 1e+300"),
+        ("[limits]\nidle_s = 1e300", "limits.idle_s = 1e+300"),
+        ("[sampling]\ntop_k = 1" + 30 * "0", "sampling.top_k ="),
+        ("[sampling]\nseed = 1" + 30 * "0", "sampling.seed ="),
+        ("[arrivals]\nrate_per_s = 1e-300", "arrivals.rate_per_s = 1e-300"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_file_its_key_and_what_is_allowed(text: str, said: str, tmp_path: Path) -> None:

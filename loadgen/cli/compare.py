@@ -20,7 +20,9 @@ from loadgen.cli import options
     metavar="NAME|PATH",
     help="may be repeated",
 )
-@click.option("--passes", type=click.IntRange(1), default=3, show_default=True, help="passes of each profile")
+@click.option(
+    "--passes", type=click.IntRange(1, options.MOST), default=3, show_default=True, help="passes of each profile"
+)
 @click.option("--plan", "plan_name", default="strict", show_default=True, metavar="NAME|PATH", help="what decides")
 @click.option("--without", multiple=True, metavar="CHECK", help="leave a check out; the verdict says so")
 @click.option("--reference", metavar="ENDPOINT", help="server that scores the replies  [default: STOCK]")

@@ -21,7 +21,7 @@ _WITHIN = 0.05
 
 @click.command(short_help="embedded engine: stock against speculative, verdict and speed; under 90 s")
 @click.option("--out", type=click.Path(path_type=Path), metavar="RUN", help="run directory  [default: runs/DATE-demo]")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="seed of the prompts")
+@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=0, show_default=True, help="seed of the prompts")
 @click.option("--json", "as_json", is_flag=True, help="the verdict as JSON")
 def command(out: Path | None, seed: int, as_json: bool) -> int:
     """Start two embedded engines, one with speculative decoding; compare them; judge by plan demo.

@@ -22,6 +22,7 @@ _ENDPOINT_OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "insecure": ("accept any TLS certificate", {"is_flag": True, "default": None}),
     "extra-body": ("fields to add to every request's body", {"metavar": "JSON"}),
 }
+MOST = (1 << 63) - 1  # what fits into a file of a run
 _SECRET = ("api-key-env", "header")
 
 
@@ -108,7 +109,7 @@ def load_options(command: F) -> F:
         click.option("--max-tokens", type=click.IntRange(1), help="longest reply"),
         click.option("--request-rate", type=click.FloatRange(0, min_open=True), help="arrivals a second (open loop)"),
         click.option(
-            "--seed", type=click.IntRange(0), default=0, show_default=True, help="seed of prompts and arrivals"
+            "--seed", type=click.IntRange(0, MOST), default=0, show_default=True, help="seed of prompts and arrivals"
         ),
     ]
     return functools.reduce(lambda decorated, option: option(decorated), reversed(made), command)

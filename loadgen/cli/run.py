@@ -11,7 +11,9 @@ from loadgen.cli import options
 @click.command(short_help="load one endpoint; latency and throughput")
 @click.argument("endpoint", metavar="ENDPOINT")
 @click.option("--profile", "profile_names", multiple=True, default=("solo",), show_default=True, metavar="NAME|PATH")
-@click.option("--passes", type=click.IntRange(1), default=1, show_default=True, help="passes of each profile")
+@click.option(
+    "--passes", type=click.IntRange(1, options.MOST), default=1, show_default=True, help="passes of each profile"
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="RUN", help="run directory  [default: runs/DATE-run]")
 @click.option("--json", "as_json", is_flag=True, help="the summary as JSON")
 @options.load_options

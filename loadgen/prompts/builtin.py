@@ -21,7 +21,9 @@ _ARTICLE = re.compile(r"\b([Aa])(?= [aeiou])")
 
 class Settings(SourceSettings):
     source: Literal["builtin"] = "builtin"
-    max_words: int = Field(default=120, ge=40)  # of a prompt; lengths spread evenly from about 10 up to it
+    max_words: int = Field(
+        default=120, ge=40, le=1_000_000
+    )  # of a prompt; lengths spread evenly from about 10 up to it
 
 
 def prompts(settings: Settings, seed: int, pass_key: str, count: int, tokenize: Tokenize | None) -> list[Prompt]:

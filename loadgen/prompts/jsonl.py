@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from loadgen.prompts import Prompt, PromptsError, SourceSettings, Tokenize
 
-Id = Annotated[int, Field(ge=0)]
+Id = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
 class Settings(SourceSettings):
@@ -73,7 +73,7 @@ class _Line(BaseModel):
 
     prompt: str | Annotated[list[Id], Field(min_length=1)] | None = None
     messages: Annotated[list[_Message], Field(min_length=1)] | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=1_000_000_000)
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from loadgen.prompts import Prompt, PromptsError, SourceSettings, Tokenize, builtin
 from loadgen.seeds import derived
 
-Id = Annotated[int, Field(ge=0)]
+Id = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 _FILLERS = (" a", " I", ".", "!", ",", " 7", " x", "\n", " the", "?")
 _TRIES = 8
@@ -20,8 +20,8 @@ _SHORTEST_TEXT = 16  # tokens: room for the reference number that makes each tex
 
 class Settings(SourceSettings):
     source: Literal["synthetic"] = "synthetic"
-    input_tokens: int = Field(ge=1)  # special tokens included, a chat template's not
-    spread: int = Field(default=0, ge=0)  # lengths are even over input_tokens ± spread
+    input_tokens: int = Field(ge=1, le=10_000_000)  # special tokens included, a chat template's not
+    spread: int = Field(default=0, ge=0, le=10_000_000)  # lengths are even over input_tokens ± spread
     form: Literal["ids", "text"] = "ids"
     ids: tuple[Id, Id] | None = Field(default=None, strict=False)  # [first, last] to draw from; None: ids of real text
 
