@@ -76,6 +76,7 @@ class Evidence:
     whole: bool  # nothing is missing so far: ended, or looked at between two passes
     paired: bool  # one prompt_id is one prompt on both endpoints
     warnings: list[str]
+    same_prompts: bool = True  # no prompt is known to have reached the two as different token ids
 
     @property
     def arms(self) -> tuple[Arm, Arm]:
@@ -126,6 +127,7 @@ def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bo
     """
     runs = [stock_run] if candidate_run is None else [stock_run, candidate_run]
     labels = _labels(stock_run, candidate_run)
+    _one_reference(runs)
     profiles = list(dict.fromkeys(name for run in runs for name in run.asked.get("profiles", {})))
     reads = [_read(run) for run in runs]
     stock, of_stock = _arm("stock", labels["stock"], reads[0])
@@ -146,7 +148,8 @@ def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bo
         paired=paired,
         warnings=warnings,
     )
-    return dataclasses.replace(evidence, warnings=warnings + _differing_prompts(evidence))
+    differing = _differing_prompts(evidence)
+    return dataclasses.replace(evidence, warnings=warnings + differing, same_prompts=not differing)
 
 
 def _profiles(run: Run) -> ItemsView[str, dict[str, Any]]:
@@ -164,6 +167,15 @@ def _labels(stock_run: Run, candidate_run: Run | None) -> dict[str, str]:
             "Give the candidate's run as the second directory, or make both at once with `loadgate compare`."
         )
     return roles
+
+
+def _one_reference(runs: Sequence[Run]) -> None:
+    models = {run.reference_model for run in runs} - {None}
+    if len(models) > 1:
+        raise NotComparable(
+            f"The runs were scored by different models ({', '.join(sorted(str(model) for model in models))}), so their "
+            "scores cannot be compared. Score both with one reference: `loadgate score RUN --reference ENDPOINT`."
+        )
 
 
 def _only(run: Run) -> str:

@@ -23,7 +23,8 @@ def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verd
     used = plan.without(frozenset(without))
     found = _checked(evidence, used)
     findings = [finding for checked in found.values() for finding in checked.findings]
-    outcome = _outcome(findings, used, evidence.whole)
+    # A candidate that is asked less, such as a shortened prompt, would be faster and as good as its word.
+    outcome = _outcome(findings, used, evidence.whole and evidence.same_prompts)
     speeds = speed.measure(evidence)
     return Verdict(
         plan=plan.name,
@@ -34,7 +35,7 @@ def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verd
         speed=speeds.ratios,
         acceptance=speeds.acceptance,
         diagnosis=None,
-        needs=_needs(found, used) if outcome == "undecided" else None,
+        needs=_needs(found, used) if outcome == "undecided" and evidence.same_prompts else None,
         warnings=_warnings(evidence, plan, without) + speeds.warnings,
         findings=findings,
     )

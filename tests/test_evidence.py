@@ -139,6 +139,7 @@ def test_prompts_that_differ_between_the_servers_are_a_broken_set_up(tmp_path: P
     """The same prompt id with other token ids: the two answer different questions."""
     found = load(tmp_path / "run", candidate=Server(prompt_ids=(*PROMPT_IDS, 9)))
     assert [warning.split(":")[0] for warning in found.warnings] == ["The set-up is broken"]
+    assert not found.same_prompts
     assert "32 of 32 prompts" in found.warnings[0]
 
 

@@ -57,6 +57,15 @@ def test_a_required_check_without_data_leaves_it_undecided(tmp_path: Path) -> No
     assert (found.outcome, missing) == ("undecided", {"likelihood", "first_choice"})
 
 
+def test_other_prompts_are_never_equivalent(tmp_path: Path) -> None:
+    """A candidate that shortens its prompts answers them well, and sooner: token ids that differ leave it undecided."""
+    run = comparison(tmp_path / "run", np.random.default_rng(3), SLOW, FAST)
+    found = evidence.load(run)
+    assert verdict.judge(found, DEMO).outcome == "equivalent"
+    other = verdict.judge(dataclasses.replace(found, same_prompts=False), DEMO)
+    assert (other.outcome, other.needs) == ("undecided", None)
+
+
 def test_an_incomplete_run_is_never_equivalent(tmp_path: Path) -> None:
     """Its passes are judged, and the first warning says what it is."""
     found = judged(tmp_path, shape=Shape(ended="interrupted"))
