@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -402,3 +403,53 @@ def test_a_server_that_dies_is_said_and_what_was_measured_stays(loadgate: Any, s
     assert "stopped answering" in err
     assert "Traceback" not in err
     assert "likelihood" in shown
+
+
+# What is broken outside of us.
+
+
+@pytest.mark.parametrize("where", ["FILE/sub", "/proc/nowhere/run", "TOO_LONG"])
+def test_a_place_that_cannot_be_written_is_said(loadgate: Any, stock: str, tmp_path: Path, where: str) -> None:
+    """A file for a folder, a folder that takes none, a name too long: exit 2, the place and the system's reason."""
+    (tmp_path / "file").write_text("")
+    out = {"FILE/sub": tmp_path / "file" / "sub", "TOO_LONG": tmp_path / ("a" * 300)}.get(where, Path(where))
+    said = loadgate("run", stock, *QUICK, "--out", out)
+
+    assert (said.code, "Traceback" in said.err) == (2, False)
+    assert said.err.startswith("loadgate: /")
+
+
+def test_more_lanes_than_files_are_refused(loadgate: Any, stock: str, tmp_path: Path) -> None:
+    """The client's own want of files must not be counted as the server's failures; the sentence says what to raise."""
+    said = loadgate("run", stock, "--lanes", "100000000", "--requests", "100000000", "--out", tmp_path / "run")
+
+    assert said.code == 2
+    assert "ulimit -n" in said.err
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_reader_that_went_away_changes_no_outcome(stock: str, compared: Path, tmp_path: Path, stream: str) -> None:
+    """`| head`: the exit code is the verdict's all the same, and a run goes on without its progress."""
+    args = ["judge", str(compared)]
+    if stream == "stderr":
+        args = ["compare", stock, stock, "--profile", "team", "--passes", "1", *QUICK, "--out", str(tmp_path / "run")]
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as gone:
+        argv = [sys.executable, "-m", "loadgen", *args]
+        assert subprocess.run(argv, **(pipes | {stream: gone}), timeout=60, check=False).returncode == 3
+
+
+def test_scores_of_two_models_are_never_mixed(loadgate: Any, stock: str, compared: Path, tmp_path: Path) -> None:
+    """Neither within a run nor between two: exit 2 with both names."""
+    other = tmp_path / "other"
+    shutil.copytree(compared, other)
+    asked = json.loads((other / "run.json").read_bytes())
+    asked["reference"]["model"] = "another"
+    (other / "run.json").write_text(json.dumps(asked))
+    (other / "scores" / "stock-team-0.npy").unlink()
+    said = loadgate("score", other, "--reference", stock)
+
+    assert said.code == 2
+    assert "holds scores of another; this reference serves sim" in said.err

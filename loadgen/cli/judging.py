@@ -129,7 +129,7 @@ def read_verdict(path: Path) -> "Verdict":
     try:
         fields = orjson.loads((path / "verdict.json").read_bytes())
         return Verdict.model_validate({"schema_": fields.pop("schema"), **fields})
-    except (OSError, ValueError, KeyError, AttributeError, ValidationError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
         raise Broken(
             f"{path}/verdict.json cannot be read ({type(error).__name__}). Try `loadgate judge {path}`."
         ) from error
