@@ -328,7 +328,7 @@ async def _answered(endpoint: Endpoint, http: httpx.AsyncClient, url: httpx.URL)
             f"Is it overloaded, or something else than a model server?"
         ) from error
     except httpx.HTTPError as error:
-        why = str(error) or type(error).__name__
+        why = str(error).rstrip(".") or type(error).__name__
         hint = "Is the server running, and is this its address?"
         if "CERTIFICATE" in why.upper():
             hint = "Give its certificate with --ca FILE, or accept any with --insecure."
