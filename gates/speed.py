@@ -225,7 +225,7 @@ def _client(evidence: Evidence) -> list[str]:
     warnings = []
     if late > LATE_MS:
         warnings.append(
-            f"The client was late: {late:.1f} ms at the 99th percentile of a pass. It does not hold this load here; "
+            f"The client was late: {late:.0f} ms at the 99th percentile of a pass. It does not hold this load here; "
             "use fewer lanes, or a faster machine."
         )
     moved = max((abs(line["clock_moved_us"]) for line in values if line.get("clock_moved_us") is not None), default=0.0)

@@ -156,7 +156,7 @@ def test_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         ("vllm-ngram", ["model=m", "prompt_lookup_min=9"], "prompt_lookup_min 9 is more than prompt_lookup_max 4"),
         ("sim", ["api_key=s3cret"], "would be seen in the list of processes"),
         ("sim-spec", ["speculative=0"], "greater than or equal to 1"),
-        ("sim", ["max_model_len=4096"], "more than the KV cache holds"),
+        ("sim", ["max_model_len=9000"], "more than the KV cache holds"),
     ],
 )
 def test_refusals(name: str, assignments: list[str], said: str) -> None:

@@ -95,7 +95,7 @@ def test_a_comparison_says_the_verdict_the_speeds_and_the_checks(compared: Repor
     assert re.search(
         r"likelihood +\+0\.002 +−0\.007 … \+0\.011 nat +±0\.02 +ok +like a temperature error under 1 %", shown
     )
-    assert "41,210 tokens scored; the stock server against itself: clean." in shown
+    assert "41,210 tokens scored; the stock server's own replies under the same checks: clean." in shown
     assert str(compared.run.path) in shown
 
 
@@ -104,7 +104,7 @@ def test_a_comparison_says_the_verdict_the_speeds_and_the_checks(compared: Repor
     [
         ({"outcome": "different", "diagnosis": "looks like temperature 0.95"}, "DIFFERENT   1.91× faster"),
         ({"outcome": "different", "diagnosis": "looks like temperature 0.95"}, "looks like temperature 0.95"),
-        ({"outcome": "undecided", "needs": Needs(tokens=14_123)}, "about 14,000 more scored tokens would settle it"),
+        ({"outcome": "undecided", "needs": Needs(tokens=14_123)}, "about 14,000 more scored tokens (1 pass) to go"),
         ({"interim": True}, "so far"),
         ({"specscore": None}, "EQUIVALENT\n"),
         ({"specscore": Score(value=0.55, low=None, high=None)}, "0.55× as fast (SpecScore)"),
@@ -138,7 +138,7 @@ def test_stock_off_zero_is_said(compared: Report) -> None:
     """A/A that is not clean stands beneath the checks with its value."""
     off = finding(stock=estimate(0.04, 0.02, 0.06, "nat a token"))
     shown = text.render(dataclasses.replace(compared, verdict=verdict(findings=[off])))
-    assert "the stock server against itself: off zero in likelihood (+0.040)." in shown
+    assert "the stock server's own replies under the same checks: off zero in likelihood (+0.040)." in shown
 
 
 def test_a_run_of_one_endpoint_shows_latency_and_throughput(single: Report) -> None:

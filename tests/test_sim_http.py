@@ -325,7 +325,7 @@ def test_metrics_have_vllms_names(stock: httpx.Client, speculative: httpx.Client
     """They parse; the cache's capacity stands in labels; speculation's counters are absent without speculation."""
     families = {family.name: family for family in text_string_to_metric_families(stock.get("/metrics").text)}
     config = families["vllm:cache_config_info"].samples[0].labels
-    assert (config["kv_cache_size_tokens"], config["block_size"], config["num_gpu_blocks"]) == ("2048", "16", "128")
+    assert (config["kv_cache_size_tokens"], config["block_size"], config["num_gpu_blocks"]) == ("8192", "16", "512")
     assert families["vllm:num_requests_running"].samples[0].labels == {"model_name": "sim", "engine": "0"}
     assert not any("spec_decode" in name for name in families)
     assert metrics(speculative)["vllm:spec_decode_num_drafts_total"] >= 0
@@ -407,11 +407,13 @@ def test_two_servers_share_a_model_and_no_randomness(stock: httpx.Client, specul
         (["--step-ms", "-1"], "--step-ms: Input should be greater than or equal to 0"),
         (["--speculative", "many"], "--speculative: Input should be a valid integer"),
         (["--no-such"], "unrecognized arguments: --no-such"),
-        (["--max-model-len", "5000"], "could never run"),
+        (["--max-model-len", "9000"], "could never run"),
     ],
 )
 def test_a_bad_setting_is_named(flags: list[str], says: str) -> None:
     """Exit 2, the flag and what is allowed."""
-    done = subprocess.run([sys.executable, "-m", "servers.sim", *flags], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "servers.sim", *flags], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 2
     assert says in done.stderr

@@ -36,6 +36,8 @@ def _says(decision: Decision) -> str:
     error = _points(max(abs(interval.low), abs(interval.high)))
     if decision.outcome == "equivalent":
         return f"picks its likeliest token as often as stock, within {error}"
+    if interval.excludes_zero:
+        return f"seems to pick its likeliest token {often} often than the stock model does, and it is not proven yet"
     return f"consistent with the same model and with {error} more or fewer first choices"
 
 

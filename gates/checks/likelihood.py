@@ -7,7 +7,7 @@ from gates.decision import Decision
 from gates.evidence import Evidence
 from gates.residual_check import Question, examine
 from gates.residuals import likelihood
-from gates.sequential import Sums
+from gates.sequential import Interval, Sums
 
 SEQUENCES = 1
 P_VALUES = 0
@@ -36,17 +36,27 @@ def _says(decision: Decision) -> str:
     if variance == 0:
         return "the reference is sure of every token, so likelihood says nothing"
     if decision.outcome == "different":
-        likelier = "likelier" if interval.value > 0 else "less likely"
-        slope = 1 + interval.value / variance
-        # The score test's line holds near temperature 1: beyond, no temperature explains the tokens.
-        like = (
-            f"as if sampled at temperature ≈ {1 / slope:.2f}" if 0.5 <= slope <= 2 else "by more than temperature does"
-        )
-        return f"replies are {likelier} than the stock model makes them: {like}"
+        return f"replies are {_likelier(interval.value)} than the stock model makes them: {_like(interval, variance)}"
     error = max(abs(interval.low), abs(interval.high)) / variance
     if decision.outcome == "equivalent":
         return f"like a temperature error under {_percent(error)}"
+    if interval.excludes_zero:
+        return f"replies look {_likelier(interval.value)} than the stock model makes them, and it is not proven yet"
     return f"consistent with the same model and with a temperature error of {_percent(error)}"
+
+
+def _likelier(value: float) -> str:
+    return "likelier" if value > 0 else "less likely"
+
+
+def _like(interval: Interval, variance: float) -> str:
+    """A temperature only near 1, where the score test's line holds; beyond, several faults look alike."""
+    slope = 1 + interval.value / variance
+    if 0.85 <= slope <= 1.2:
+        return f"as if sampled at temperature ≈ {1 / slope:.2f}"
+    if slope > 1:
+        return "as by a much lower temperature, truncation (top_p, top_k, min_p), or a preference for likely tokens"
+    return "as by a much higher temperature, another model, or corruption"
 
 
 def _percent(share: float) -> str:

@@ -26,8 +26,8 @@ _WITHIN = 0.05
 def command(out: Path | None, seed: int, as_json: bool) -> int:
     """Start two embedded engines, one with speculative decoding; compare them; judge by plan demo.
 
-    Needs no GPU, no model and no network, and takes about a minute. The engines' cost model says what the speedups
-    should be; that is printed beside what was measured.
+    Needs no GPU, no model and no network, and takes a bit over a minute on two idle cores. The engines' cost model says
+    what the speedups should be; that is printed beside what was measured.
 
     \b
     loadgate demo --out runs/demo

@@ -19,7 +19,8 @@ _PATH = click.Path(path_type=Path)
 def command(run: Path, candidate_run: Path | None, out: Path | None, as_json: bool, **given: Any) -> int:
     """Judge a run of `compare` again, by the same plan or another; or two runs of `run`, stock first, then candidate.
 
-    No server is needed. Two runs must have been scored (`loadgate score`) by the same reference.
+    No server is needed. Two runs must have been scored (`loadgate score`) by the same reference. One run's verdict
+    replaces its verdict.json; judging by the first plan again brings that one back.
 
     \b
     loadgate judge runs/first --plan contest

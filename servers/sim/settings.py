@@ -35,7 +35,7 @@ class Settings(BaseModel):
     )
 
     max_model_len: int = Field(default=2048, ge=16, description="longest prompt and reply together, tokens")
-    kv_cache_tokens: int = Field(default=2048, ge=16, description="KV cache capacity, tokens; whole blocks of 16 count")
+    kv_cache_tokens: int = Field(default=8192, ge=16, description="KV cache capacity, tokens; whole blocks of 16 count")
     max_num_seqs: int = Field(default=64, ge=1, description="most sequences in one step")
     max_logprobs: int = Field(default=20, ge=0, le=20, description="most alternatives a position in an answer")
 
