@@ -42,7 +42,8 @@ async def score_run(path: Path, endpoint: Endpoint, world: World, progress: Prog
             await check_reference(reference)
         except CannotScore as error:
             raise EndpointError(str(error)) from error
-        _same_reference(run, described(reference))
+        if passes:
+            _same_reference(run, described(reference))
         for (label, profile, pass_no), records in passes.items():
             title = f"{profile} pass {pass_no + 1} {label}"
             progress.start(f"{title}: scoring", len(records), 0)
