@@ -123,18 +123,20 @@ def specscore(speeds: Mapping[str, Speed], profiles: Sequence[str]) -> Score | N
 
 
 def acceptance(arm: Arm, profile: str) -> float | None:
-    """Tokens a drafted verify step: 1 + Δaccepted/Δdrafts, from the server's counters at the passes' borders.
+    """Tokens a drafted verify step, from the server's counters at the passes' borders: 1 + Δaccepted/Δdrafts, or
+    Δgenerated/Δverified where it counts those (a reply's first token, of its prompt's pass, is then counted too).
 
     None where the server has no such counters, drafted nothing, or was restarted within every pass.
     """
-    drafts = accepted = 0.0
+    steps = tokens = 0.0
     for one in arm.of(profile):
-        deltas = [_delta(one, name) for name in ("drafts", "accepted_tokens")]
-        if deltas[0] is None or deltas[1] is None:
-            continue
-        drafts += deltas[0]
-        accepted += deltas[1]
-    return 1 + accepted / drafts if drafts else None
+        drafts, accepted = _delta(one, "drafts"), _delta(one, "accepted_tokens")
+        verified, generated = _delta(one, "verify_calls"), _delta(one, "generation_tokens")
+        if drafts is not None and accepted is not None:
+            steps, tokens = steps + drafts, tokens + drafts + accepted
+        elif verified is not None and generated is not None:
+            steps, tokens = steps + verified, tokens + generated
+    return tokens / steps if steps else None
 
 
 def _delta(one: Pass, name: str) -> float | None:

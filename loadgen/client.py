@@ -10,7 +10,7 @@ from itertools import pairwise
 import httpx
 import orjson
 
-from loadgen import failures
+from loadgen import failures, flags
 from loadgen.endpoint import Target
 from loadgen.profile import Limits
 from loadgen.record import Asked, FailureKind, Phase, Probe, Record
@@ -97,7 +97,7 @@ class Client:
         self._in_flight = 0
         self._ended: deque[_Ended] = deque()
         self._writer: asyncio.Task[None] | None = None
-        self._urls = {"completions": target.url("completions"), "chat": target.url("chat/completions")}
+        self._urls = {"completions": target.method_url("completions"), "chat": target.method_url("chat")}
 
     async def open(self, connections: int) -> None:
         """Has so many connections ready, so that no request of the pass pays for one.
@@ -116,8 +116,8 @@ class Client:
         """Raises DialectError where the dialect cannot say what is asked."""
         target = self._target
         body = target.dialect.body(request, target.model)
-        flags = [f"sampling_field_not_sent:{name}" for name in request.asked if name not in body]
-        flags += [f"overridden_by_extra_body:{name}" for name in target.extra_body if name in body]
+        notes = [f"sampling_field_not_sent:{name}" for name in request.asked if name not in body]
+        notes += [f"overridden_by_extra_body:{name}" for name in target.extra_body if name in body]
         request_id = self._new_id()
         http = self._http.build_request(
             "POST",
@@ -133,15 +133,16 @@ class Client:
             timeout=httpx.Timeout(None, connect=self._limits.connect_s),
         )
         http.extensions["wire"] = encode(http)
-        asked = {name: body[name] for name in request.asked if name in body} | dict(target.extra_body)
-        return Prepared(request_id, request, http, asked, tuple(flags))
+        asked = {name: body[name] for name in [*request.asked, "top_logprobs"] if name in body}
+        return Prepared(request_id, request, http, asked | dict(target.extra_body), tuple(notes))
 
     async def perform(self, prepared: Prepared, place: Place, due_ns: int | None, keep: Keep) -> None:
         """Sends it, returns when its answer has ended, and has its record kept in slack: a lane's next request goes
         out first. When no request is in flight any more, every record is kept. Cancelled: so is what had come by then.
         """
         reply = prepared.http.extensions["reply"] = Reply()
-        transcript = Transcript(self._target.dialect)
+        echo = prepared.request.prompt.text if prepared.asked.get("echo") else None
+        transcript = Transcript(self._target.dialect, echo)
         watch = _Watch(self._limits, self._clock, reply, transcript, in_pieces="logprobs" in prepared.asked)
         broke: failures.Broke | None = None
         try:
@@ -220,7 +221,7 @@ class Client:
             finish_reason=transcript.finish_reason,
             usage=transcript.usage,
             speculation=transcript.speculation,
-            flags=[*prepared.flags, *_flags(prepared.asked, reply, transcript)],
+            flags=[*prepared.flags, *flags.of(prepared.asked, reply, transcript)],
             failure=failures.of(reply, transcript, ended.broke, self._target),
         )
 
@@ -236,30 +237,6 @@ def _ambiguous(reads: list[int]) -> list[bool]:
     """True where a neighbour came in the same read: the time between the two is unknown."""
     joined = [a == b for a, b in pairwise(reads)]
     return [before or after for before, after in zip([False, *joined], [*joined, False], strict=True)][: len(reads)]
-
-
-def _flags(asked: Asked, reply: Reply, transcript: Transcript) -> list[str]:
-    """What a careful reader should know besides the outcome."""
-    if transcript.last_event_ns is None:
-        return []
-    counted = transcript.usage.completion_tokens if transcript.usage else None
-    ids, tokens = transcript.token_ids, transcript.completion_tokens
-    ended = transcript.finish_reason is not None
-    facts = {
-        "usage_disagrees_with_ids": ids is not None and counted is not None and len(ids) != counted,
-        "token_ids_incomplete": ids is not None and transcript.ids_missing,
-        "no_finish_reason": not ended,
-        "no_done": ended and transcript.done_ns is None,
-        "cut_last_event": transcript.cut_last_event,
-        "connection_cut_after_done": transcript.complete and not reply.whole,
-        "tokens_without_text": not transcript.chunk_ns and bool(tokens),
-        "short_under_ignore_eos": bool(asked.get("ignore_eos")) and ended and _short(tokens, asked),
-    }
-    return [name for name, holds in facts.items() if holds]
-
-
-def _short(tokens: int | None, asked: Asked) -> bool:
-    return tokens is not None and tokens != asked.get("max_tokens")
 
 
 class _Watch:

@@ -26,6 +26,7 @@ _VERSION_SEGMENT = re.compile(r"v\d+[a-z0-9]*")
 _METHOD_PATHS = ("/chat/completions", "/completions", "/models")
 _SIDE_LIMITS = httpx.Timeout(30.0, connect=10.0)
 _SCORE_LIMITS = httpx.Timeout(300.0, connect=10.0)  # the first scoring request of a real engine compiles kernels
+_DIALECTS = {"vllm": "vllm", "loadgate-sim": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}
 _JSON = {"Content-Type": "application/json"}
 _LISTED_WITHIN_S = 30.0  # httpx's limits are each read's
 _PAGE_S = 5.0  # a page beside the API; the drained server has nothing else to do
@@ -113,6 +114,11 @@ class Target:
     def url(self, path: str) -> httpx.URL:
         """The URL of an API method such as "chat/completions"; the base's own query is kept."""
         return _joined(self.base, path)
+
+    def method_url(self, method: str) -> httpx.URL:
+        """Where the dialect sends "completions", "chat" or "scores"."""
+        path = self.dialect.PATHS[method]
+        return self.root_url(path[1:]) if path.startswith("/") else self.url(path)
 
     def root_url(self, path: str) -> httpx.URL:
         """The URL of what lies beside the API: "metrics", "health", "tokenize", "version"."""
@@ -272,7 +278,7 @@ async def discover(endpoint: Endpoint, http: httpx.AsyncClient) -> tuple[Target,
     owner = str(first["owned_by"]) if first.get("owned_by") else None
     target = Target(
         label=endpoint.label,
-        model=_chosen_model(endpoint, models),
+        model=_chosen_model(endpoint, models, owner),
         dialect=dialects.load(endpoint.dialect or _dialect_of(owner)),
         base=base,
         headers=headers_of(endpoint),
@@ -285,8 +291,8 @@ async def discover(endpoint: Endpoint, http: httpx.AsyncClient) -> tuple[Target,
 
 
 def _dialect_of(owner: str | None) -> str:
-    """vLLM and the embedded engine speak vllm; anything else is held to the plain standard unless told."""
-    return "vllm" if owner in ("vllm", "loadgate-sim") else "openai"
+    """By who says to own the models; anything unknown is held to the plain standard unless told."""
+    return _DIALECTS.get(owner or "", "openai")
 
 
 async def _models(endpoint: Endpoint, http: httpx.AsyncClient, base: httpx.URL) -> list[dict[str, Any]]:
@@ -357,10 +363,11 @@ def _one_line(said: str, headers: Mapping[str, str]) -> str:
     return " ".join(shown.split())[:200]
 
 
-def _chosen_model(endpoint: Endpoint, models: list[str]) -> str:
+def _chosen_model(endpoint: Endpoint, models: list[str], owner: str | None) -> str:
     listed = _one_line(", ".join(models[:20]), {})
     if endpoint.model is not None:
-        if models and endpoint.model not in models:
+        # Others know their models by more names than they list: the first request will tell.
+        if models and endpoint.model not in models and _dialect_of(owner) == "vllm":
             raise EndpointError(
                 f'{endpoint.shown} answers, but has no model "{endpoint.model}". It serves: {listed}. '
                 f"Try one of them with --model."

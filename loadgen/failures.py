@@ -21,6 +21,7 @@ _OF_STATUS: dict[int, FailureKind] = {401: "auth", 403: "auth", 429: "rate_limit
 
 _CONTEXT = re.compile(r"context|too long|too many tokens|input_tokens|max_model_len", re.IGNORECASE)
 _BUSY = re.compile(r"busy|queue|overload|capacity|too many", re.IGNORECASE)
+_SAYING = ("error", "message", "detail", "msg")
 _MOST_DETAIL = 300
 
 
@@ -98,7 +99,9 @@ def _of_body(reply: Reply) -> Failure:
     except orjson.JSONDecodeError:
         answer = None
     if isinstance(answer, dict) and (answer.get("error") or answer.get("object") == "error"):
-        return _failed("error_body", message, reply)
+        inner = answer.get("error")
+        code = inner.get("code") if isinstance(inner, dict) else answer.get("code")
+        return _failed("error_body", message if code is None else f"{message} ({code})", reply)
     kind = (reply.header(b"content-type") or b"").decode("latin-1")
     return _failed("not_a_stream", f"the answer is {kind}, no event stream: {message}", reply)
 
@@ -125,12 +128,12 @@ def _message(content: bytes) -> tuple[str, str]:
 def _sentence(answer: Any) -> str:
     """error.message, message, error, or detail (FastAPI's list has one object a mistake)."""
     while isinstance(answer, dict):
-        inner = next((answer[key] for key in ("error", "message", "detail", "msg") if answer.get(key)), None)
+        inner = next((answer[key] for key in _SAYING if answer.get(key)), None)
         if inner is None:
             break
         answer = inner
-    if isinstance(answer, list) and answer:
-        return "; ".join(_sentence(item) for item in answer)
+    if isinstance(answer, list) and answer and all(isinstance(item, dict) for item in answer):
+        return "; ".join(str(next((item[key] for key in _SAYING if item.get(key)), item)) for item in answer)
     return answer if isinstance(answer, str) else orjson.dumps(answer).decode()
 
 

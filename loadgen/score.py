@@ -111,6 +111,8 @@ async def _score_reply(reference: Opened, record: Record) -> "Scores | str":
     """The reply's scores, or why there are none."""
     if not record.token_ids:
         return "no token ids" if record.text else "no reply"
+    if "token_ids_incomplete" in record.flags:
+        return "token ids incomplete"  # what follows a gap would be scored as if it were not there
     if not record.prompt_token_ids:
         return "no prompt token ids"
     ids = record.prompt_token_ids + record.token_ids
@@ -161,7 +163,7 @@ def _unfit(ids: Sequence[int], scores: Sequence[Scored | None]) -> str | None:
 async def _posted(reference: Opened, body: dict[str, Any]) -> Answer:
     for last_try in (False, False, True):
         try:
-            return await side_post(reference, reference.target.url("completions"), body)
+            return await side_post(reference, reference.target.method_url("scores"), body)
         except Unreachable as error:
             # A kept-alive connection that the server closed meanwhile is no death.
             if last_try:

@@ -23,9 +23,10 @@ class Transcript:
     """Follows a Reply: `follow` as often as one likes, `finish` once at its end.
 
     chunk_ns, chunk_tokens and chunk_read have one entry for every event that carried tokens of any channel.
+    echo: the prompt's text, where the server was asked to send it before the reply: it is no part of `text`.
     """
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, echo: str | None = None) -> None:
         self.chunk_ns: list[int] = []
         self.chunk_tokens: list[int | None] = []
         self.chunk_read: list[int] = []
@@ -43,7 +44,8 @@ class Transcript:
         self.cut_last_event = False  # the last event counted, though its blank line never came
         self.ids_missing = False  # an event brought text without ids
         self._text, self._reasoning = io.StringIO(), io.StringIO()
-        self._read_event = dialect.read
+        self._read_event = dialect.reader()
+        self._echo = echo or ""  # what of it is still to come
         self._events = Reader()
         self._decode: Callable[[bytes], bytes] | None = None
         self._followed = 0
@@ -126,6 +128,10 @@ class Transcript:
     def _add(self, event: Event, reading: Reading) -> None:
         if reading.finish_reason is not None and not isinstance(reading.finish_reason, str):
             raise TypeError("finish_reason is no text")  # read back, it would make the whole run unreadable
+        if self._echo and reading.text:
+            reading = self._without_echo(reading)
+        if reading.kept is not None:
+            self._text.truncate(self._text.seek(reading.kept))
         tokens = self._tokens(reading)
         if reading.carries_tokens or (reading.choice and tokens):
             self.chunk_ns.append(event.stamp_ns)
@@ -136,22 +142,40 @@ class Transcript:
             self.logprobs = (self.logprobs or []) + reading.logprobs
         self.finish_reason = reading.finish_reason or self.finish_reason
         self.prompt_token_ids = self.prompt_token_ids or reading.prompt_token_ids
+        if reading.reply_ids is not None:
+            self.token_ids, self.ids_missing = reading.reply_ids, False
+        if reading.last:
+            self.done_ns = event.stamp_ns
         self.speculation = reading.speculation or self.speculation
         self.error = self.error or reading.error
         if reading.usage and (reading.usage.prompt_tokens or reading.usage.completion_tokens):
             self.usage = reading.usage  # the last that is not all zero: some servers fill every chunk with zeros
 
+    def _without_echo(self, reading: Reading) -> Reading:
+        """The prompt comes in one piece, with the first token or without, or in several; or not at all."""
+        text, echo = reading.text, self._echo
+        if text.startswith(echo):
+            self._echo, text = "", text[len(echo) :]
+        elif echo.startswith(text):
+            self._echo, text = echo[len(text) :], ""
+        else:
+            self._echo = ""
+            return reading
+        # The prompt's log-probabilities stand before those of the reply; how many those are, only ids can tell.
+        own = (reading.logprobs or [])[-len(reading.token_ids) :] if reading.token_ids else None
+        return reading._replace(text=text, logprobs=own)
+
     def _tokens(self, reading: Reading) -> int | None:
         """Tokens of one event. Usage counts them only where the first text came with a count above zero."""
-        if reading.token_ids is not None:
-            return len(reading.token_ids)
         total = reading.usage.completion_tokens if reading.usage and reading.choice else None
         if self._running is None and reading.carries_tokens:
             self._running = bool(total)
-        if not self._running or total is None:
-            return None
-        grown, self._counted = total - self._counted, total
-        return grown if grown >= 0 else None
+        grown = None
+        if self._running and total is not None:
+            grown, self._counted = total - self._counted, total
+        if reading.token_ids is not None:
+            return len(reading.token_ids)
+        return grown if grown is not None and grown >= 0 else None
 
     def _add_tokens(self, reading: Reading) -> None:
         if reading.text:

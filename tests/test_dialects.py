@@ -29,7 +29,7 @@ STREAMED = {"model": "m", "stream": True, "stream_options": {"include_usage": Tr
 
 def test_dialects_are_found_by_their_files_names() -> None:
     """A new dialect is one new file."""
-    assert {"openai", "vllm"} <= set(dialects.names())
+    assert {"llamacpp", "openai", "sglang", "vllm"} <= set(dialects.names())
     assert dialects.load("vllm").NAME == "vllm"
     with pytest.raises(dialects.DialectError, match="Did you mean vllm"):
         dialects.load("vlm")
@@ -183,3 +183,19 @@ def test_counters_are_named_with_their_total() -> None:
     assert all(name.endswith("_total") for key in counters for name in vllm.METRICS[key].families)
     assert vllm.METRICS["kv_usage"].families == ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
     assert vllm.METRICS["kv_usage"].combine == "max"
+
+
+def test_a_token_listed_twice_is_one_alternative() -> None:
+    """Else its probability would count twice."""
+    twice = {"token": "it", "logprob": -0.25}
+    entry = {"token": "it", "logprob": -0.25, "top_logprobs": [twice, twice, {"token": "we", "logprob": -2}]}
+    (read,) = openai.read(choice(delta={"content": "it"}, logprobs={"content": [entry]})).logprobs or []
+    assert read.top == [(None, "it", -0.25), (None, "we", -2.0)]
+
+
+def test_tokens_of_reasoning_are_counted_apart() -> None:
+    """SGLang tells them beside the completion's, the standard in its details; either way as the server counts."""
+    beside = {"completion_tokens": 8, "reasoning_tokens": 9}
+    inside = {"completion_tokens": 8, "completion_tokens_details": {"reasoning_tokens": 9}}
+    expected = Usage(completion_tokens=8, reasoning_tokens=9)
+    assert [expected, expected] == [openai.read({"choices": [], "usage": given}).usage for given in (beside, inside)]

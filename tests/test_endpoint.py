@@ -7,7 +7,16 @@ import orjson
 import pytest
 
 from loadgen import endpoint
-from loadgen.endpoint import Endpoint, EndpointConfigError, EndpointError, Opened, headers_of, open_endpoint, parse
+from loadgen.endpoint import (
+    Endpoint,
+    EndpointConfigError,
+    EndpointError,
+    Opened,
+    headers_of,
+    open_endpoint,
+    parse,
+    side_post,
+)
 from loadgen.telemetry import metrics_page
 from loadgen.transport import SocketTransport
 from playback import Script, answer, playing
@@ -103,6 +112,46 @@ async def test_a_length_that_is_none_is_unknown(transport: SocketTransport, said
         await found.close()
 
     assert found.served.max_model_len == length
+
+
+@pytest.mark.parametrize(
+    ("owner", "dialect"),
+    [("vllm", "vllm"), ("loadgate-sim", "vllm"), ("sglang", "sglang"), ("llamacpp", "llamacpp"), ("me", "openai")],
+)
+async def test_the_dialect_is_told_by_who_owns_the_models(transport: SocketTransport, owner: str, dialect: str) -> None:
+    """Engines put their own names there; whoever is unknown is held to the plain standard."""
+    async with playing(answer(200, orjson.dumps({"data": [{"id": "a", "owned_by": owner}]})), NONE) as server:
+        found = await opened(server.url, transport)
+        await found.close()
+
+    assert dialect == found.target.dialect.NAME
+
+
+@pytest.mark.parametrize("owner", ["ollama", "sglang", "llamacpp"])
+async def test_a_server_may_know_a_model_by_more_names_than_it_lists(transport: SocketTransport, owner: str) -> None:
+    """The first request will tell; only vLLM's list is known to be all it answers to."""
+    models = answer(200, orjson.dumps({"data": [{"id": "a:latest", "owned_by": owner}]}))
+    async with playing(models, NONE) as server:
+        found = await open_endpoint(Endpoint(url=server.url, model="a"), transport)
+        await found.close()
+    async with playing(MODELS, NONE) as server:
+        with pytest.raises(EndpointError, match=r'has no model "a"\. It serves: tide-1'):
+            await open_endpoint(Endpoint(url=server.url, model="a"), transport)
+
+    assert found.target.model == "a"
+
+
+async def test_side_requests_follow_no_redirect(transport: SocketTransport) -> None:
+    """Another host would get the key: pages and scores there are none, and nothing is asked of it."""
+    async with playing(NONE) as elsewhere:
+        away = answer(307, b"", more=f"Location: {elsewhere.url}/metrics\r\n")
+        async with playing(MODELS, away) as server:
+            found = await open_endpoint(Endpoint(url=server.url, headers={"X-Key": "sesame"}), transport)
+            page = await metrics_page(found)
+            scores = await side_post(found, found.target.method_url("scores"), {})
+            await found.close()
+
+    assert (page, scores.status, elsewhere.requests) == (None, 307, [])
 
 
 async def test_a_name_that_no_file_can_hold_is_no_answer(transport: SocketTransport) -> None:

@@ -142,6 +142,12 @@ def test_acceptance_is_accepted_over_drafts_and_one() -> None:
     assert speed.acceptance(Arm("candidate", "c", [good, restarted], []), "team") == 3.5
 
 
+def test_acceptance_of_a_server_that_counts_verify_calls() -> None:
+    """SGLang counts neither drafts nor what of them it accepted."""
+    one = of(start={"verify_calls": 10, "generation_tokens": 5}, end={"verify_calls": 30, "generation_tokens": 65})
+    assert speed.acceptance(Arm("candidate", "c", [one], []), "team") == 3.0
+
+
 @pytest.mark.parametrize("counters", [{}, {"drafts": 5, "accepted_tokens": 0}], ids=["no counters", "nothing drafted"])
 def test_acceptance_is_unknown_without_drafts(counters: dict[str, int]) -> None:
     """None, not 1."""

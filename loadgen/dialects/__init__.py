@@ -6,7 +6,7 @@ No I/O and no clock in here.
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
@@ -43,6 +43,9 @@ class Reading(NamedTuple):
     speculation: dict[str, Any] | None = None
     error: ServerError | None = None
     choice: bool = False  # the event holds a choice, be it empty
+    kept: int | None = None  # characters of the text so far that still stand, where some are taken back
+    reply_ids: list[int] | None = None  # of the whole reply, where a server tells them at its end only
+    last: bool = False  # nothing follows, where a server says so in another way than by [DONE]
 
     @property
     def carries_tokens(self) -> bool:
@@ -72,11 +75,13 @@ class Dialect(Protocol):
 
     NAME: str
     METRICS: Mapping[str, Metric]  # neutral name → the server's
+    PATHS: Mapping[str, str]  # of "completions", "chat" and "scores"; with a leading slash it lies beside the API
 
     def body(self, request: "Request", model: str) -> dict[str, Any]:
         """The JSON body: streamed, usage asked for. A sampling field the dialect does not know is left out."""
 
-    def read(self, event: dict[str, Any]) -> Reading: ...
+    def reader(self) -> Callable[[dict[str, Any]], Reading]:
+        """What reads the events of one stream, in their order."""
 
     def score_body(self, token_ids: list[int], model: str) -> dict[str, Any] | None:
         """None: this dialect cannot score."""

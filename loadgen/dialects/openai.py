@@ -1,7 +1,7 @@
 """The plain standard: fields that OpenAI documents, and nothing else."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadgen.dialects import DialectError, Metric, Reading, Scored, ServerError
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 NAME = "openai"
 METRICS: Mapping[str, Metric] = {}
+PATHS: Mapping[str, str] = {"completions": "completions", "chat": "chat/completions"}
 
 # Strict servers refuse what they do not know, so top_k, min_p and the like are left out (and the record says so).
 _KNOWN = frozenset(
     ["max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "stop", "logprobs"]
 )
+Alternative = tuple[int | None, str | None, float | None]
+
 _CLAMPED_INFINITY = -9999.0  # how vLLM writes −inf into JSON
 
 
@@ -51,6 +54,10 @@ def sampling(request: "Request") -> dict[str, Any]:
     if request.kind == "chat" and type(asked.get("logprobs")) is int:
         asked |= {"logprobs": True, "top_logprobs": asked["logprobs"]}
     return asked
+
+
+def reader() -> Callable[[dict[str, Any]], Reading]:
+    return read
 
 
 def read(event: dict[str, Any]) -> Reading:
@@ -95,11 +102,12 @@ def read_choice(
 def read_usage(usage: dict[str, Any] | None) -> Usage | None:
     if not usage:
         return None
-    details = usage.get("prompt_tokens_details") or {}
+    details, generated = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
     return Usage(
         prompt_tokens=as_count(usage.get("prompt_tokens")),
         completion_tokens=as_count(usage.get("completion_tokens")),
         cached_tokens=as_count(details.get("cached_tokens")),
+        reasoning_tokens=as_count(usage.get("reasoning_tokens", generated.get("reasoning_tokens"))),
     )
 
 
@@ -140,11 +148,16 @@ def _chat_logprob(entry: dict[str, Any]) -> Logprob:
         token_id=_entry_id(entry),
         token=as_text(entry.get("token")),
         logprob=as_logprob(entry.get("logprob")),
-        top=[
+        top=unique(
             (_entry_id(top), as_text(top.get("token")), as_logprob(top.get("logprob")))
             for top in entry.get("top_logprobs") or []
-        ],
+        ),
     )
+
+
+def unique(alternatives: Iterable[Alternative]) -> list[Alternative]:
+    """In the server's order; some list the sampled token twice, and its probability would count twice."""
+    return list(dict.fromkeys(alternatives))
 
 
 def _entry_id(entry: dict[str, Any]) -> int | None:

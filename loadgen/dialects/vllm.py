@@ -1,9 +1,10 @@
 """vLLM 0.10 and later, and the embedded engine, which speaks as it does."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadgen.dialects import Metric, Reading, Scored
+from loadgen.dialects.openai import PATHS as METHODS
 from loadgen.dialects.openai import as_scored_logprob, base_body, first_choice, read_choice, sampling
 from loadgen.record import SCORED_TOP_K
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from loadgen.request import Request
 
 NAME = "vllm"
+PATHS: Mapping[str, str] = {**METHODS, "scores": "completions"}
 METRICS: Mapping[str, Metric] = {
     "running": Metric(("vllm:num_requests_running",), "sum"),
     "waiting": Metric(("vllm:num_requests_waiting",), "sum"),
@@ -34,6 +36,10 @@ def body(request: "Request", model: str) -> dict[str, Any]:
         # By their text, two tokens that read alike collapse into one alternative.
         asked["return_tokens_as_token_ids"] = True
     return asked
+
+
+def reader() -> Callable[[dict[str, Any]], Reading]:
+    return read
 
 
 def read(event: dict[str, Any]) -> Reading:

@@ -59,6 +59,7 @@ class Usage:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None  # of the completion's, as the server counts them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
