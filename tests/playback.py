@@ -6,6 +6,7 @@ import re
 import socket
 import ssl
 import struct
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -29,6 +30,7 @@ class Played:
     url: str
     scripts: tuple[Script, ...]
     requests: list[bytes] = field(default_factory=list)
+    sends: list[list[int]] = field(default_factory=list)  # a request's: the moment before each of its bytes parts
     connections: int = 0
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # a client left before its script was over
 
@@ -124,10 +126,13 @@ async def _request(reader: asyncio.StreamReader, played: Played) -> bool:
 async def _play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, played: Played) -> bool:
     """Whether the connection may carry another request."""
     script = played.scripts[min(len(played.requests), len(played.scripts)) - 1]
+    played.sends.append([])
+    sent = played.sends[-1]
     for part in script.parts:
         if isinstance(part, float):
             await asyncio.sleep(part)
         else:
+            sent.append(time.monotonic_ns())
             writer.write(part)
             await writer.drain()
     if script.then == "hang":
