@@ -61,11 +61,11 @@ class Reader:
         return start.removeprefix(_BOM)
 
     def _lines(self, piece: bytes) -> list[Event]:
-        if not piece:
-            return []
-        if self._after_cr:
+        if self._after_cr and piece:
             self._after_cr = False
             piece = piece.removeprefix(b"\n")
+        if not piece:
+            return []
         if b"\r" in piece:
             self._after_cr = piece.endswith(b"\r")
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -54,13 +54,15 @@ def _samples(text: str, wanted: set[str]) -> dict[str, list[float]]:
 
 async def capacity(opened: Opened) -> int | None:
     """Tokens that fit into the server's KV cache; None where it does not say."""
+    page = await metrics_page(opened)
+    return None if page is None else read_capacity(page, opened.target.dialect)
+
+
+def read_capacity(text: str, dialect: Dialect) -> int | None:
     from prometheus_client.parser import text_string_to_metric_families
 
-    page = await metrics_page(opened)
-    if page is None:
-        return None
     try:
-        return opened.target.dialect.capacity(list(text_string_to_metric_families(page)))
+        return dialect.capacity(list(text_string_to_metric_families(text)))
     except ValueError:
         return None
 

@@ -28,12 +28,8 @@ from loadgen.transport import SocketTransport
 from playback import DONE, answer, delta, playing, stream, usage
 
 REPLIES = ["framing", "first_token", "speculation", "accounting", "http", "logprobs"]
-EXPECTED: dict[str, Any] = {
-    "fail": None,
-    "tokens": None,
-    "finish": None,
-    "flags": [],
-}  # where a case says nothing of it
+# Where a case says nothing of them.
+EXPECTED: dict[str, Any] = {"fail": None, "tokens": None, "finish": None, "flags": []}
 TOLERANCE_NS = 500_000  # between the kernel's clock and ours
 HERE = stream(delta(role="assistant", content=""), delta(content="Here"), delta(finish="stop"), usage(7, 2), DONE)
 NONE = answer(404, b"{}")

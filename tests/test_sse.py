@@ -76,6 +76,13 @@ def test_an_event_without_its_blank_line_is_told_apart() -> None:
     assert [Event(0, 0, b"b", terminated=False)] == read_all(b"data: b")
 
 
+def test_a_cut_between_cr_and_lf_loses_no_last_event() -> None:
+    """The line feed of an unfinished event's line end is no blank line."""
+    cut = [Event(0, 0, b"a", terminated=False)]
+    assert [event._replace(stamp_ns=0, read=0) for event in read_all(b"data: a\r", b"\n")] == cut
+    assert read_all(b"data: a\r\n") == cut
+
+
 def test_a_line_may_be_as_long_as_memory() -> None:
     """A 64 MB line in reads of 64 KB costs no more than its bytes."""
     size, piece = 64 << 20, b"x" * (64 << 10)

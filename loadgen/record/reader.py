@@ -2,6 +2,7 @@
 
 import functools
 import re
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _BEYOND = 1 << 63
+
+
+# What numpy raises for a file that is none of its own: it reads the header as a piece of Python.
+_NO_ARRAY = (ValueError, EOFError, OSError, SyntaxError, tokenize.TokenError, TypeError, MemoryError)
 
 
 class Broken(Exception):
@@ -72,7 +77,7 @@ class Run:
 
     def anchors(self) -> list[Anchor]:
         return [
-            _parsed(Anchor, file, 1, orjson.dumps(orjson.loads(line)["anchor"]))
+            _parsed(_Head, file, 1, line).anchor
             for file in sorted(self.path.glob("records*.jsonl"))
             for number, line in _lines(file)
             if number == 1
@@ -92,7 +97,7 @@ class Run:
             match = self._score_name(file.name)
             try:
                 scores = np.load(file)
-            except (ValueError, EOFError) as error:
+            except _NO_ARRAY as error:
                 raise Broken(f"{file} holds no scores that can be read ({error}). Remove it to score anew.") from error
             if match is None or not isinstance(scores, np.ndarray) or scores.dtype != SCORE_DTYPE or scores.ndim != 1:
                 raise Broken(f"{file} holds no scores of this version's layout. Remove it to score anew.")
@@ -114,6 +119,13 @@ class Run:
             for path in [*kept, *sorted(self.path.glob("records*.jsonl")), *sorted(self.path.glob("scores/[!.]*.npy"))]
             if path.exists()
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The first line of a records file."""
+
+    anchor: Anchor
 
 
 @dataclass(frozen=True, slots=True)
