@@ -27,7 +27,7 @@ from loadgen.telemetry import capacity, counters
 from loadgen.transport import SocketTransport
 from playback import DONE, answer, delta, playing, stream, usage
 
-REPLIES = ["framing", "first_token", "speculation", "accounting", "http", "logprobs"]
+REPLIES = ["framing", "first_token", "speculation", "accounting", "http", "logprobs", "engines"]
 # Where a case says nothing of them.
 EXPECTED: dict[str, Any] = {"fail": None, "tokens": None, "finish": None, "flags": []}
 TOLERANCE_NS = 500_000  # between the kernel's clock and ours

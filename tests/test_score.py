@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from loadgen.endpoint import Endpoint, open_endpoint
-from loadgen.score import CannotScore, check_reference
+from loadgen.record import Record
+from loadgen.score import CannotScore, check_reference, score_pass
 from loadgen.transport import SocketTransport
 from playback import answer, playing
 
@@ -68,3 +69,24 @@ async def test_what_is_no_score_is_said_before_anything_is_driven(content: dict[
     """One sentence with what came back; such scores would judge other tokens, or by the token drawn."""
     with pytest.raises(CannotScore, match=says):
         await checked(content)
+
+
+async def test_a_reply_with_missing_ids_is_not_scored() -> None:
+    """What follows a gap would be scored as if the gap were not there; the reply is left out, and the reason said."""
+    place = {
+        "endpoint": "a",
+        "profile": "solo",
+        "pass_no": 0,
+        "lane": 0,
+        "phase": "timed",
+        "prompt_id": "p",
+        "asked": {},
+    }
+    gap = Record(id="0" * 32, prompt_token_ids=[1], token_ids=[2], flags=["token_ids_incomplete"], **place)
+    transport = SocketTransport()
+    async with playing(MODELS, NO_VERSION) as server:
+        reference = await open_endpoint(Endpoint(url=server.url, label="reference"), transport)
+        found = await score_pass(reference, [gap], None)
+        await reference.close()
+
+    assert (len(found.scores), found.left_out, len(server.requests)) == (0, {"token ids incomplete": 1}, 2)
