@@ -199,3 +199,14 @@ def test_tokens_of_reasoning_are_counted_apart() -> None:
     inside = {"completion_tokens": 8, "completion_tokens_details": {"reasoning_tokens": 9}}
     expected = Usage(completion_tokens=8, reasoning_tokens=9)
     assert [expected, expected] == [openai.read({"choices": [], "usage": given}).usage for given in (beside, inside)]
+
+
+@pytest.mark.parametrize("name", dialects.names())
+def test_every_dialect_is_whole(name: str) -> None:
+    """A module has what the protocol names, and says where each method lies that it has."""
+    module = dialects.load(name)
+    assert name == module.NAME
+    assert {"completions", "chat"} <= set(module.PATHS)
+    assert (module.score_body([1], "m") is not None) == ("scores" in module.PATHS)
+    assert module.reader() is not None
+    assert module.capacity([]) is None
