@@ -36,17 +36,22 @@ class Truth:
     def chunk(self, chat: bool, tokens: int) -> bytes:
         if (chat, tokens) not in self.prepared:
             choice = self.choice(chat, " a" * tokens, list(range(100, 100 + tokens)), None)
-            self.prepared[chat, tokens] = framed(event({"choices": [choice]}, self.chunk_bytes))
+            self.prepared[chat, tokens] = framed(event(body(chat, choices=[choice]), self.chunk_bytes))
         return self.prepared[chat, tokens]
 
     def tail(self, chat: bool, tokens: int) -> bytes:
-        last = event({"choices": [self.choice(chat, "", [], "length")]})
-        usage = event({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": tokens}})
+        last = event(body(chat, choices=[self.choice(chat, "", [], "length")]))
+        usage = event(body(chat, choices=[], usage={"prompt_tokens": 1, "completion_tokens": tokens}))
         return b"".join(framed(part) for part in (last, usage, b"data: [DONE]\n\n")) + b"0\r\n\r\n"
 
     def choice(self, chat: bool, text: str, ids: list[int], finish: str | None) -> dict[str, Any]:
         said: dict[str, Any] = {"delta": {"content": text}} if chat else {"text": text}
         return {"index": 0, **said, "token_ids": ids, "finish_reason": finish}
+
+
+def body(chat: bool, **fields: Any) -> dict[str, Any]:
+    """Some clients take no event that does not say what it is."""
+    return {"object": "chat.completion.chunk" if chat else "text_completion", **fields}
 
 
 def event(body: dict[str, Any], size: int = 0) -> bytes:
@@ -119,8 +124,10 @@ class Wire(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self.url.endswith("completions"):
-            tokens = orjson.loads(self.body)["max_tokens"]
-            self.stream = Stream(self.transport, self.truth, self.request_id, "/chat/" in self.url, tokens)
+            asked = orjson.loads(self.body)
+            tokens = asked.get("max_tokens") or asked["max_completion_tokens"]
+            name = self.request_id or f"unnamed-{len(self.truth.sent)}"
+            self.stream = Stream(self.transport, self.truth, name, "/chat/" in self.url, tokens)
         else:
             answer = orjson.dumps(self.page())
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
