@@ -3,13 +3,18 @@
     python tests/truth.py --port 0 --first-ms 20 --gap-ms 20 --chunk-bytes 250 --tokens 1
 
 Prints its port. POST …/completions streams chunks of so many token ids until max_tokens, on an absolute schedule,
-and keeps the moment before each write (time.monotonic_ns, which every process of the machine shares).
-GET /sent gives {request id: {"received_ns", "sent_ns": […]}} and forgets them; GET /load {"cpu_s", "late_p99_ms"}.
+and keeps the moment before each write (time.monotonic_ns, which every process of the machine shares) and the moment
+when the kernel had the request. GET /sent gives {request id: {"received_ns", "sent_ns": […]}} and forgets them;
+GET /load {"cpu_s", "late_p99_ms"}.
 """
 
 import argparse
 import asyncio
+import contextlib
 import resource
+import socket
+import struct
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -18,6 +23,7 @@ from typing import Any
 import httptools
 import orjson
 
+SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)  # Python names it from 3.13 on
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -68,13 +74,13 @@ def framed(data: bytes) -> bytes:
 class Stream:
     """One reply on its way: chunk i is due at start + first + i·gap, however late the one before was."""
 
-    def __init__(self, wire: asyncio.Transport, truth: Truth, request_id: str, chat: bool, tokens: int) -> None:
-        self.wire, self.truth, self.chat, self.left, self.asked = wire, truth, chat, tokens, tokens
+    def __init__(self, wire: "Wire", request_id: str, chat: bool, tokens: int) -> None:
+        self.wire, self.truth, self.chat, self.left, self.asked = wire, wire.truth, chat, tokens, tokens
         self.sent_ns: list[int] = []
-        truth.sent[request_id] = {"received_ns": time.monotonic_ns(), "sent_ns": self.sent_ns}
+        self.truth.sent[request_id] = {"received_ns": wire.arrived_ns, "sent_ns": self.sent_ns}
         self.loop = asyncio.get_running_loop()
         wire.write(HEAD)
-        self.due_s = self.loop.time() + truth.first_s
+        self.due_s = self.loop.time() + self.truth.first_s
         self.timer = self.loop.call_at(self.due_s, self.step)
 
     def step(self) -> None:
@@ -91,23 +97,61 @@ class Stream:
             self.wire.write(self.truth.tail(self.chat, self.asked))
 
 
-class Wire(asyncio.Protocol):
-    """One connection; the on_… are httptools'."""
+class Wire:
+    """One connection; the on_… are httptools'.
 
-    def __init__(self, truth: Truth) -> None:
-        self.truth = truth
+    The socket is ours alone, so that a request has the kernel's stamp of its arrival: one of our own would be late by
+    all that this process does first, and a client would seem to be wrong by as much.
+    """
+
+    def __init__(self, sock: socket.socket, truth: Truth) -> None:
+        self.sock, self.truth = sock, truth
         self.stream: Stream | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
+        self.unsent = bytearray()  # what the socket would not take yet
         self.parser = httptools.HttpRequestParser(self)
+        self.loop = asyncio.get_running_loop()
+        self.loop.add_reader(sock, self.readable)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def readable(self) -> None:
+        try:
+            data, ancillary, _, _ = self.sock.recvmsg(1 << 16, 64)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self.arrived_ns = arrival_ns(ancillary)
+            self.parser.feed_data(data)
+        else:
+            self.close()
+
+    def write(self, data: bytes) -> None:
+        if self.unsent:
+            self.unsent += data
+        elif rest := data[self.send(data) :]:
+            self.unsent += rest
+            self.loop.add_writer(self.sock, self.writable)
+
+    def send(self, data: bytes | bytearray) -> int:
+        """How many bytes are dealt with; what a client that went away does not take is."""
+        try:
+            return self.sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)
+
+    def writable(self) -> None:
+        del self.unsent[: self.send(self.unsent)]
+        if not self.unsent:
+            self.loop.remove_writer(self.sock)
+
+    def close(self) -> None:
         if self.stream is not None:
             self.stream.timer.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        self.parser.feed_data(data)
+        self.loop.remove_reader(self.sock)
+        self.loop.remove_writer(self.sock)
+        self.sock.close()
 
     def on_message_begin(self) -> None:
         self.body, self.request_id = b"", ""
@@ -127,11 +171,11 @@ class Wire(asyncio.Protocol):
             asked = orjson.loads(self.body)
             tokens = asked.get("max_tokens") or asked["max_completion_tokens"]
             name = self.request_id or f"unnamed-{len(self.truth.sent)}"
-            self.stream = Stream(self.transport, self.truth, name, "/chat/" in self.url, tokens)
+            self.stream = Stream(self, name, "/chat/" in self.url, tokens)
         else:
             answer = orjson.dumps(self.page())
             head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
-            self.transport.write(head + answer)
+            self.write(head + answer)
 
     def page(self) -> dict[str, Any]:
         if self.url.endswith("/sent"):
@@ -145,11 +189,36 @@ class Wire(asyncio.Protocol):
         return {"cpu_s": used.ru_utime + used.ru_stime, "late_p99_ms": p99}
 
 
+def arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
+    """The kernel's stamp on the monotonic clock; our own where it gives none."""
+    now_ns, realtime_ns = time.monotonic_ns(), time.time_ns()
+    if not ancillary:
+        return now_ns
+    seconds, nanoseconds = struct.unpack("@qq", ancillary[0][2])
+    return int(now_ns - realtime_ns + seconds * 1_000_000_000 + nanoseconds)
+
+
+def stamped(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    if sys.platform == "linux":
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+
 async def serve(truth: Truth, port: int) -> None:
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Wire(truth), "127.0.0.1", port, backlog=4096)
-    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - what the caller waits for
-    await server.serve_forever()
+    with socket.create_server(("127.0.0.1", port), backlog=4096) as listener:
+        stamped(listener)
+
+        def accept() -> None:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sock, _ = listener.accept()
+                    stamped(sock)
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    Wire(sock, truth)
+
+        asyncio.get_running_loop().add_reader(listener, accept)
+        print(listener.getsockname()[1], flush=True)  # noqa: T201 - what the caller waits for
+        await asyncio.get_running_loop().create_future()
 
 
 def main() -> None:
