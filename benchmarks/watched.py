@@ -48,18 +48,18 @@ def run(words: list[str], environment: Mapping[str, str], log: Path, limit_s: fl
             words, env={**os.environ, **environment}, stdout=output, stderr=output, start_new_session=True
         )
     family = _Family(child.pid)
-    while family.status is None and time.monotonic_ns() < began_ns + limit_s * 1e9:
-        family.look()
-        time.sleep(_RSS_EVERY_S)
-    wall_s = (family.ended_ns - began_ns) / 1e9
-    timed_out = family.status is None
-    family.end()
-    child.returncode = family.status or 0  # reaped here, not by it
-    if timed_out:
-        raise subprocess.TimeoutExpired(words, limit_s)
+    try:
+        while family.status is None:
+            if time.monotonic_ns() > began_ns + limit_s * 1e9:
+                raise subprocess.TimeoutExpired(words, limit_s)
+            family.look()
+            time.sleep(_RSS_EVERY_S)
+        wall_s, status = (family.ended_ns - began_ns) / 1e9, family.status
+    finally:
+        family.end()
+        child.returncode = family.status or 0  # reaped here, not by it
     machine_s = _machine_cpu_s() - machine_before_s
-    assert family.status is not None
-    return Spent(began_ns, wall_s, family.cpu_s, family.rss_mb, machine_s, family.status)
+    return Spent(began_ns, wall_s, family.cpu_s, family.rss_mb, machine_s, status)
 
 
 class _Family:
