@@ -38,6 +38,8 @@ class Load(BaseModel):
     failed: dict[str, int]  # failure kind → requests
     tokens: int | None  # received by requests that succeeded; None where a reply's count is unknown
     ttft_ms: Quantiles | None  # first chunk with tokens, from the last byte sent
+    ttft_first_ms: Quantiles | None  # of each lane's first request in a pass: all lanes start at about one moment
+    ttft_later_ms: Quantiles | None  # of the others. Both None in an open loop, and where one of the two is empty
     ttft_from_due_ms: Quantiles | None  # the same from when the schedule wanted the request; None in a closed loop
     itl_ms: Quantiles | None
     tpot_ms: Quantiles | None  # of a reply: span after its first chunk, over the tokens that came in it
@@ -95,6 +97,7 @@ def _load(key: tuple[str, str], records: list[Record], asked: dict[str, Any]) ->
     counts = [tokens_of(record) for record in good]
     countable = bool(good) and None not in counts
     gaps, inside = _gaps(good)
+    first, later = ([], []) if open_loop else _waves(passes)
     return Load(
         endpoint=endpoint,
         profile=name,
@@ -106,6 +109,8 @@ def _load(key: tuple[str, str], records: list[Record], asked: dict[str, Any]) ->
         failed=dict(Counter(record.failure.kind for record in records if record.failure is not None)),
         tokens=sum(filter(None, counts)) if countable else None,
         ttft_ms=_over_requests(good, _ttft),
+        ttft_first_ms=_over_requests(first, _ttft) if later else None,
+        ttft_later_ms=_over_requests(later, _ttft) if first else None,
         ttft_from_due_ms=_over_requests([record for record in due if record.failure is None], _ttft_from_due),
         itl_ms=_over_gaps(gaps),
         tpot_ms=_over_requests(good, tpot_ms),
@@ -127,6 +132,19 @@ def _by_pass(records: Iterable[Record]) -> list[list[Record]]:
     for record in records:
         passes[record.pass_no].append(record)
     return [passes[number] for number in sorted(passes)]
+
+
+def _waves(passes: list[list[Record]]) -> tuple[list[Record], list[Record]]:
+    """(each lane's first request of a pass, the others), those that succeeded."""
+    first: list[Record] = []
+    later: list[Record] = []
+    for records in passes:
+        seen: set[int] = set()
+        for record in sorted((one for one in records if one.sent_ns is not None), key=lambda one: one.sent_ns or 0):
+            if record.failure is None:
+                (later if record.lane in seen else first).append(record)
+            seen.add(record.lane)
+    return first, later
 
 
 def _asked(profile: dict[str, Any], passes: Any, records: list[Record]) -> int | None:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import httpx
 
+from loadgen import headroom
 from loadgen.connection import Connection, Offset, SocketConnection, connect_socket, connect_stream, enable_stamps
 from loadgen.reply import Clock, Reply
 
@@ -61,11 +62,13 @@ class SocketTransport(httpx.AsyncBaseTransport):
     async def open(self, url: httpx.URL, connections: int, limit_s: float | None = None) -> None:
         """Has so many connections to the URL's origin idle and open, each within the limit.
 
-        Raises httpx.ConnectError or httpx.ConnectTimeout.
+        Raises httpx.ConnectError or httpx.ConnectTimeout, and NoRoom where this machine's limits forbid it.
         """
         origin = _origin(url)
         idle = self._idle.setdefault(origin, [])
         idle[:] = [connection for connection in idle if not connection.closed]
+        headroom.check_descriptors(max(0, connections - len(idle)))
+        headroom.check_ports(connections)
         while (missing := min(connections - len(idle), _OPENED_AT_ONCE)) > 0:
             idle += await asyncio.gather(*(self._connect_within(origin, limit_s) for _ in range(missing)))
 
@@ -131,6 +134,8 @@ class SocketTransport(httpx.AsyncBaseTransport):
         except ssl.SSLError as error:
             raise TlsError(f"TLS with {host}:{port} failed: {error}") from error
         except OSError as error:
+            if (ours := headroom.refused_here(error)) is not None:
+                raise ours from error
             raise httpx.ConnectError(f"No connection to {host}:{port}: {error}") from error
         self._all.add(connection)
         return connection

@@ -153,6 +153,23 @@ def test_a_closed_loop_has_no_due_figures(tmp_path: Path) -> None:
     assert (load.ttft_from_due_ms, load.asked_per_s, load.lateness_ms, load.lanes) == (None, None, None, 2)
 
 
+def test_the_first_wave_is_summed_up_apart(tmp_path: Path) -> None:
+    """What all lanes send at the start waits longest; a failed first request leaves its lane's second a later one."""
+    first = [reply(chunks_ms=(300,)), failed(lane=1)]
+    later = [reply(lane=lane, sent_ms=500, chunks_ms=(520,)) for lane in (0, 1)]
+    load = only(tmp_path, first + later)
+    assert load.ttft_first_ms is not None
+    assert load.ttft_later_ms is not None
+    assert (middle(load.ttft_first_ms), load.ttft_first_ms["p50"].n) == (300.0, 1)
+    assert (middle(load.ttft_later_ms), load.ttft_later_ms["p50"].n) == (20.0, 2)
+
+
+def test_one_request_a_lane_has_no_waves(tmp_path: Path) -> None:
+    """Where every request is its lane's first, there is nothing to tell apart."""
+    load = only(tmp_path, [reply(), reply(lane=1)])
+    assert (load.ttft_first_ms, load.ttft_later_ms) == (None, None)
+
+
 def test_requests_in_flight_are_what_was_delivered(tmp_path: Path) -> None:
     """Two lanes busy all the time are two in flight; one that idles half the time is half a lane."""
     busy = [reply(lane=lane, sent_ms=sent, chunks_ms=(sent + 100,), end_ns=(sent + 200) * MS)

@@ -60,6 +60,8 @@ def _latencies(load: Load) -> Table:
         columns += [Column(name, right=True), Column("95 %")]
     figures = [
         ("TTFT", load.ttft_ms),
+        ("  a lane's first", load.ttft_first_ms),
+        ("  its later ones", load.ttft_later_ms),
         ("TTFT from due", load.ttft_from_due_ms),
         ("ITL", load.itl_ms),
         ("TPOT", load.tpot_ms),

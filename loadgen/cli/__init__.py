@@ -18,6 +18,7 @@ _EXIT_CODES = {
     "loadgen.dialects.DialectError": 2,
     "loadgen.endpoint.EndpointConfigError": 2,
     "loadgen.endpoint.EndpointError": 4,
+    "loadgen.headroom.NoRoom": 2,
     "loadgen.score.ReferenceDied": 4,
     "loadgen.record.writer.RunExists": 2,
     "loadgen.record.reader.Broken": 2,

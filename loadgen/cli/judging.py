@@ -62,6 +62,7 @@ def driven(asked: "Session", progress: "Progress", judged: Callable[[], int]) ->
     from loadgen.endpoint import EndpointError
     from loadgen.score import ReferenceDied
 
+    check_room(asked)
     try:
         run_async(conduct(asked, real_world(), progress))
     except (EndpointError, ReferenceDied):
@@ -69,6 +70,16 @@ def driven(asked: "Session", progress: "Progress", judged: Callable[[], int]) ->
             judged()
         raise
     return judged()
+
+
+def check_room(asked: "Session") -> None:
+    """Before the first request, for the lanes that are known by then. Raises NoRoom."""
+    from loadgen import headroom
+
+    lanes = max((profile.lanes for profile in asked.load.profiles if isinstance(profile.lanes, int)), default=0)
+    addresses = [endpoint.host for endpoint in asked.endpoints]
+    headroom.check_descriptors(lanes * len(addresses))
+    headroom.check_ports(lanes * max(addresses.count(address) for address in addresses))
 
 
 def show(text: str) -> None:

@@ -97,7 +97,7 @@ def refuse_shared_secrets(given: Mapping[str, Any], one: Endpoint, other: Endpoi
 
 
 def load_options(command: F) -> F:
-    """--lanes, --requests, --max-tokens, --request-rate, --seed."""
+    """--lanes, --requests, --max-tokens, --request-rate, --burst, --seed."""
     made = [
         click.option(
             "--lanes",
@@ -108,6 +108,7 @@ def load_options(command: F) -> F:
         click.option("--requests", "--num-prompts", type=click.IntRange(1), help="requests a pass, in every profile"),
         click.option("--max-tokens", type=click.IntRange(1), help="longest reply"),
         click.option("--request-rate", type=click.FloatRange(0, min_open=True), help="arrivals a second (open loop)"),
+        click.option("--burst", is_flag=True, help="all lanes start at once, not a millisecond apart"),
         click.option(
             "--seed", type=click.IntRange(0, MOST), default=0, show_default=True, help="seed of prompts and arrivals"
         ),
@@ -128,4 +129,6 @@ def _laid_over(profile: Profile, given: Mapping[str, Any], alone: bool) -> Profi
     changes = {name: given.get(name) for name in ("requests", "max_tokens", "request_rate")}
     if alone or profile.kv_share is not None:
         changes["lanes"] = given.get("lanes")
+    if given.get("burst"):
+        changes["start_spread_ms"] = 0.0
     return overridden(profile, changes)
