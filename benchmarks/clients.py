@@ -137,7 +137,7 @@ def quietest(client: Client, truth: Truth, size: Size, options: argparse.Namespa
 def cost(client: Client, truth: Truth, lanes: int, options: argparse.Namespace) -> Costs:
     few, longer, more = (
         (lanes * each, tokens, quietest(client, truth, (lanes, each, tokens), options).spent.cpu_s)
-        for each, tokens in ((1, 50), (1, 300), (5, 50))
+        for each, tokens in ((1, 50), (1, 150), (4, 50))
     )
     return costs(few, longer, more)
 

@@ -27,7 +27,7 @@ class Spent:
     wall_s: float
     cpu_s: float  # user and system, of every process
     rss_mb: float  # the largest sum seen of all processes' resident memory; pages that they share count for each
-    machine_s: float  # CPU that the whole machine spent meanwhile
+    machine_s: float  # CPU that the whole machine spent meanwhile, but on niced processes
     status: int  # 0: it ended well; negative: the signal that ended it
 
 
@@ -122,6 +122,6 @@ def _rss_mb(pid: int) -> float:
 
 
 def _machine_cpu_s() -> float:
-    """user, nice, system, irq and softirq of all cores since the start."""
-    ticks = list(map(int, Path("/proc/stat").read_text().partition("\n")[0].split()[1:]))
-    return (sum(ticks[:3]) + sum(ticks[5:7])) * _TICK_S
+    """user, system, irq and softirq of all cores since the start. Not nice: that gives way."""
+    user, _, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().partition("\n")[0].split()[1:])
+    return (user + system + irq + softirq) * _TICK_S
