@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -63,21 +64,29 @@ def main() -> None:
     clients = installed(options.peers, options.tokenizer)
     seen: list[Seen] = []
     with truth_server(options.first_ms, options.gap_ms, options.chunk_bytes, SERVER_CORE) as truth:
-        for client in clients:
-            for lanes in options.lanes:
-                try:
-                    row = quietest(client, truth, (lanes, options.requests_per_lane, options.tokens), options)
-                    if options.costs and lanes == max(options.lanes):
-                        row = dataclasses.replace(row, costs=cost(client, truth, lanes, options))
-                except Unmeasured as error:
-                    say(f"{client.name} at {lanes} lanes: {error}")
-                else:
-                    seen.append(row)
-                    say(tables.line(row))
+        try:
+            for client in clients:
+                seen.extend(measured(client, truth, options))  # an interruption leaves what was measured before it
+        except KeyboardInterrupt:
+            say("interrupted: what was measured until now")
     help_s = helped() if any(client.name == "ours" for client in clients) else None
     print(tables.document(seen, clients, machine(), options, help_s))
     if options.json:
         options.json.write_text(json.dumps([dataclasses.asdict(row) for row in seen], default=str, indent=1))
+
+
+def measured(client: Client, truth: Truth, options: argparse.Namespace) -> Iterator[Seen]:
+    """One row for each number of lanes; a client that could not be measured is said, and has none."""
+    for lanes in options.lanes:
+        try:
+            row = quietest(client, truth, (lanes, options.requests_per_lane, options.tokens), options)
+            if options.costs and lanes == max(options.lanes):
+                row = dataclasses.replace(row, costs=cost(client, truth, lanes, options))
+        except Unmeasured as error:
+            say(f"{client.name} at {lanes} lanes: {error}")
+        else:
+            say(tables.line(row))
+            yield row
 
 
 def parsed() -> argparse.Namespace:
@@ -137,7 +146,7 @@ def quietest(client: Client, truth: Truth, size: Size, options: argparse.Namespa
 def cost(client: Client, truth: Truth, lanes: int, options: argparse.Namespace) -> Costs:
     few, longer, more = (
         (lanes * each, tokens, quietest(client, truth, (lanes, each, tokens), options).spent.cpu_s)
-        for each, tokens in ((1, 50), (1, 150), (4, 50))
+        for each, tokens in ((1, 10), (1, 150), (10, 10))
     )
     return costs(few, longer, more)
 

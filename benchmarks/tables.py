@@ -91,7 +91,7 @@ def _cells(row: Any) -> tuple[str, ...]:
 
 
 def goals(ours: Any, start: str, help_s: float | None) -> str:
-    rows = [("goal", "limit", "measured", "")]
+    rows: list[tuple[str, ...]] = [("goal", "limit", "measured", "")]
     for goal in GOALS:
         measured = goal.figure(ours)
         if measured is not None and goal.start in (None, start):
