@@ -1,6 +1,5 @@
 """The order of passes over one endpoint or two: warm-up, busy's lanes, then stock and candidate in turn (ABBA)."""
 
-import contextlib
 import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -8,24 +7,24 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from loadgen import prompts
+from loadgen import headroom, prompts
 from loadgen.client import Client, Place
-from loadgen.drive import drive
-from loadgen.endpoint import EndpointError, Opened, tokenize
-from loadgen.profile import Profile, ProfileError
+from loadgen.drive import Lateness, drive
+from loadgen.endpoint import EndpointError, Opened
+from loadgen.profile import Profile
 from loadgen.record import Phase, Record, Telemetry
 from loadgen.request import Request
 from loadgen.schedule import schedule
+from loadgen.side import tokenize
 from loadgen.telemetry import Clock, Observer, capacity
 
 _WARMUP_LANES = 8
 _CALIBRATE_ROUNDS = 3  # replies a lane while busy's lanes are adjusted
 _CALIBRATE_SAMPLE_S = 0.2
 _MOST_ADJUSTED = 1.5
-_OTHER_FILES = 128  # the run's own, side connections, what Python has open
 
 
-class Shown(Protocol):
+class ProgressDisplay(Protocol):
     """What a display of the progress offers."""
 
     def start(self, title: str, asked: int, lanes: int) -> None: ...
@@ -36,7 +35,7 @@ class Shown(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RunSinks:
     """Where everything seen goes: the run directory's two streams."""
 
     record: Callable[[Record], None]
@@ -69,7 +68,7 @@ def order(sides: Sequence[Opened], pass_no: int) -> list[Opened]:
 
 
 async def passes(
-    sides: Sequence[Opened], load: Load, clock: Clock, kept: Kept, shown: Shown
+    sides: Sequence[Opened], load: Load, clock: Clock, kept: RunSinks, shown: ProgressDisplay
 ) -> AsyncIterator[Finished]:
     """Drives everything; yields each timed pass as it ends, so that the caller may score it, judge, and stop.
 
@@ -96,7 +95,9 @@ def _wanted(profile: Profile, passes: int, lanes: int | None) -> dict[str, int]:
 
 
 class _Driver:
-    def __init__(self, sides: Sequence[Opened], load: Load, clock: Clock, kept: Kept, shown: Shown) -> None:
+    def __init__(
+        self, sides: Sequence[Opened], load: Load, clock: Clock, kept: RunSinks, shown: ProgressDisplay
+    ) -> None:
         self.sides, self.passes, self.seed = sides, load.passes, load.seed
         self.clock, self.kept, self.shown = clock, kept, shown
         self.profiles = {profile.name: profile for profile in load.profiles}
@@ -104,8 +105,6 @@ class _Driver:
         self.lanes = {
             profile.name: profile.lanes if isinstance(profile.lanes, int) else None for profile in load.profiles
         }
-        for name, lanes in self.lanes.items():
-            _refuse_too_many(name, lanes)
         self._reserve()
 
     def _reserve(self) -> None:
@@ -175,7 +174,8 @@ class _Driver:
         self._say_lanes(stock, name, {**facts, "share": share, "usage_seen": usage})
 
     def _settle(self, name: str, lanes: int) -> None:
-        _refuse_too_many(name, lanes)
+        # Before any request is made for them: a capacity that the server invents must not fill our memory.
+        headroom.check_descriptors(lanes)
         self.lanes[name] = lanes
         self._reserve()
 
@@ -247,23 +247,6 @@ class _Driver:
 _titles: dict[Phase, str] = {"timed": "pass", "warmup": "warm-up", "calibrate": "calibration", "probe": "probe"}
 
 
-def _refuse_too_many(name: str, lanes: int | None) -> None:
-    """A lane holds a connection: where the client has none left, its failures would be taken for the server's.
-
-    Raises ProfileError.
-    """
-    with contextlib.suppress(ImportError):  # Windows has another limit, far away
-        import resource
-
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        needed = (lanes or 0) + _OTHER_FILES
-        if soft != resource.RLIM_INFINITY and needed > soft:
-            raise ProfileError(
-                f"Profile {name} needs {lanes:,} lanes with a connection each, and this process may open {soft:,} "
-                f"files. Allow more (ulimit -n {needed}), or give fewer with --lanes."
-            )
-
-
 def _new_id() -> str:
     return uuid.uuid4().hex
 
@@ -293,7 +276,7 @@ def _completion_tokens(record: Record) -> int | None:
     return record.usage.completion_tokens if record.usage else None
 
 
-def _lateness_values(lateness: Any, records: Sequence[Record]) -> dict[str, Any]:
+def _lateness_values(lateness: Lateness, records: Sequence[Record]) -> dict[str, Any]:
     p99, worst = lateness.p99_s(), lateness.max_s()
     chunks = sum(len(record.chunk_ambiguous) for record in records)
     ambiguous = sum(sum(record.chunk_ambiguous) for record in records)

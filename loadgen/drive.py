@@ -10,6 +10,7 @@ from typing import Any
 from loadgen.client import Client, Place, Prepared
 from loadgen.record import Record
 from loadgen.request import Request
+from loadgen.schedule import by_lane
 
 Clock = Callable[[], int]
 Keep = Callable[[Record], None]
@@ -35,12 +36,10 @@ class Lateness:
 async def drive(client: Client, requests: Sequence[Request], place: Place, clock: Clock, keep: Keep) -> Lateness:
     """Sends one pass. Requests with one lane follow each other; each lane's first one, and every arrival of an open
     loop, waits for its due time, counted from one start instant. Cancelled: what is in flight is kept as such."""
-    lanes: dict[int, list[tuple[Request, Prepared]]] = {}
-    for request in requests:
-        lanes.setdefault(request.lane, []).append((request, client.prepare(request)))
+    lanes = [[(request, client.prepare(request)) for request in lane] for lane in by_lane(requests).values()]
     start_ns = clock() + _LEAD_NS
     async with _undisturbed() as lateness:
-        await _all_of([_lane(client, lane, place, start_ns, clock, keep) for lane in lanes.values()])
+        await _all_of([_lane(client, lane, place, start_ns, clock, keep) for lane in lanes])
     return lateness
 
 
@@ -65,7 +64,7 @@ async def _all_of(lanes: list[Coroutine[Any, Any, None]]) -> None:
     tasks = [asyncio.ensure_future(lane) for lane in lanes]
     try:
         await asyncio.gather(*tasks)
-    except BaseException:
+    except BaseException:  # cancelled too: whatever ends this pass ends every lane of it
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)

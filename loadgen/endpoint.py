@@ -1,6 +1,5 @@
-"""One server: where it is, how to be let in, what it says it serves. A broken set-up ends here, in one sentence."""
+"""One server as the user describes it and as the client addresses it: URL, model, dialect, key, TLS."""
 
-import asyncio
 import ipaddress
 import os
 import re
@@ -12,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from loadgen import dialects
-from loadgen.credentials import basic, is_header_name, is_header_value, without_secrets, without_userinfo
+from loadgen.credentials import basic, is_header_name, is_header_value, without_userinfo
 from loadgen.dialects import Dialect
 from loadgen.record import nearest
 
@@ -24,13 +21,6 @@ Transport = httpx.AsyncBaseTransport
 
 _VERSION_SEGMENT = re.compile(r"v\d+[a-z0-9]*")
 _METHOD_PATHS = ("/chat/completions", "/completions", "/models")
-_SIDE_LIMITS = httpx.Timeout(30.0, connect=10.0)
-_SCORE_LIMITS = httpx.Timeout(300.0, connect=10.0)  # the first scoring request of a real engine compiles kernels
-_DIALECTS = {"vllm": "vllm", "loadgate-sim": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}
-_JSON = {"Content-Type": "application/json"}
-_LISTED_WITHIN_S = 30.0  # httpx's limits are each read's
-_PAGE_S = 5.0  # a page beside the API; the drained server has nothing else to do
-_PAGE_BYTES = 16 << 20
 
 
 class EndpointError(Exception):
@@ -86,7 +76,7 @@ class Endpoint(BaseModel):
     @property
     def shown(self) -> str:
         """The URL as it may be written down."""
-        return _shown(httpx.URL(self.url))
+        return shown_url(httpx.URL(self.url))
 
     def public(self) -> dict[str, Any]:
         """What may be written down: no key, no header values, no credentials or query values of the URL."""
@@ -113,7 +103,7 @@ class Target:
 
     def url(self, path: str) -> httpx.URL:
         """The URL of an API method such as "chat/completions"; the base's own query is kept."""
-        return _joined(self.base, path)
+        return joined(self.base, path)
 
     def method_url(self, method: str) -> httpx.URL:
         """Where the dialect sends "completions", "chat" or "scores"."""
@@ -124,7 +114,7 @@ class Target:
         """The URL of what lies beside the API: "metrics", "health", "tokenize", "version"."""
         *parents, last = self.base.path.rstrip("/").split("/")
         root = "/".join(parents) if _VERSION_SEGMENT.fullmatch(last) else self.base.path
-        return _joined(self.base.copy_with(raw_path=root.encode() or b"/"), path)
+        return joined(self.base.copy_with(raw_path=root.encode() or b"/"), path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +192,7 @@ def base_url(url: str) -> httpx.URL:
     return parsed.copy_with(path=path, fragment=None)
 
 
-def _joined(base: httpx.URL, path: str) -> httpx.URL:
+def joined(base: httpx.URL, path: str) -> httpx.URL:
     return base.copy_with(path=f"{base.path.rstrip('/')}/{path}")
 
 
@@ -231,7 +221,7 @@ def headers_of(endpoint: Endpoint) -> dict[str, str]:
     return headers
 
 
-def _shown(url: httpx.URL) -> str:
+def shown_url(url: httpx.URL) -> str:
     return str(url.copy_with(userinfo=b"", query=None))
 
 
@@ -251,222 +241,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def side_client(endpoint: Endpoint, transport: Transport | None = None) -> httpx.AsyncClient:
-    """httpx as it comes, for everything that is not timed. Proxies of the environment count for remote hosts only."""
-    return httpx.AsyncClient(
-        transport=transport,
-        headers=headers_of(endpoint),
-        verify=tls_context(endpoint),
-        timeout=_SIDE_LIMITS,
-        # Servers close what was idle for a few seconds; a request sent into that is lost.
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=1.0),
-        trust_env=not is_loopback(httpx.URL(endpoint.url).host),
-    )
-
-
-async def discover(endpoint: Endpoint, http: httpx.AsyncClient) -> tuple[Target, Served]:
-    """Asks the server what it serves, and settles model and dialect.
-
-    Raises EndpointError where nothing answers as an OpenAI-compatible server, or the model is not there.
-    """
-    base = base_url(endpoint.url)
-    listing = await _models(endpoint, http, base)
-    models = [str(entry["id"]) for entry in listing if "id" in entry]
-    first = listing[0] if listing else {}
-    owner = str(first["owned_by"]) if first.get("owned_by") else None
-    target = Target(
-        label=endpoint.label,
-        model=_chosen_model(endpoint, models, owner),
-        dialect=dialects.load(endpoint.dialect or _dialect_of(owner)),
-        base=base,
-        headers=headers_of(endpoint),
-        extra_body=endpoint.extra_body,
-    )
-    chosen = next((entry for entry in listing if entry.get("id") == target.model), first)
-    length = chosen.get("max_model_len")
-    version = await _version(http, target)
-    return target, Served(models, owner, length if type(length) is int and length > 0 else None, version)
-
-
-def _dialect_of(owner: str | None) -> str:
-    """By who says to own the models; anything unknown is held to the plain standard unless told."""
-    return _DIALECTS.get(owner or "", "openai")
-
-
-async def _models(endpoint: Endpoint, http: httpx.AsyncClient, base: httpx.URL) -> list[dict[str, Any]]:
-    url = _joined(base, "models")
-    answer = await _answered(endpoint, http, url)
-    if answer.status_code in (401, 403):
-        raise EndpointError(
-            f"{endpoint.shown} refuses the key: GET {_shown(url)} came back with {answer.status_code} "
-            f"({_message(endpoint, answer)}). "
-            f"Name the variable that holds the right one with --api-key-env NAME."
-        )
-    if answer.status_code == 404 and endpoint.model is not None:
-        return []  # some providers have no model list; the first request will tell
-    if answer.status_code == 503:
-        raise EndpointError(
-            f"{endpoint.shown} is not ready: GET {_shown(url)} came back with 503 ({_message(endpoint, answer)}). "
-            f"Wait, and try again."
-        )
-    try:
-        # Not answer.json(), which lets pass what no file of a run can hold: half surrogates, numbers of any size.
-        listed = orjson.loads(answer.content)["data"]
-        if answer.status_code != 200 or not all(isinstance(entry, dict) for entry in listed):
-            raise ValueError
-    except (ValueError, KeyError, TypeError):
-        raise EndpointError(
-            f"{endpoint.shown} answers, but not as an OpenAI-compatible server: GET {_shown(url)} came back with "
-            f"{answer.status_code} ({_message(endpoint, answer)}). Check the address and its path."
-        ) from None
-    return list(listed)
-
-
-async def _answered(endpoint: Endpoint, http: httpx.AsyncClient, url: httpx.URL) -> httpx.Response:
-    try:
-        async with asyncio.timeout(_LISTED_WITHIN_S):
-            return await http.get(url)
-    except TimeoutError as error:
-        raise EndpointError(
-            f"{endpoint.shown} gave no whole answer: GET {_shown(url)} was not done within {_LISTED_WITHIN_S:g} s. "
-            f"Is it overloaded, or something else than a model server?"
-        ) from error
-    except httpx.HTTPError as error:
-        why = str(error).rstrip(".") or type(error).__name__
-        hint = "Is the server running, and is this its address?"
-        if "CERTIFICATE" in why.upper():
-            hint = "Give its certificate with --ca FILE, or accept any with --insecure."
-        elif isinstance(error, httpx.RemoteProtocolError):
-            hint = "Something listens there, but it does not speak HTTP (or wants https)."
-        raise EndpointError(f"{endpoint.shown} gave no answer: GET {_shown(url)}: {why}. {hint}") from error
-
-
-def _message(endpoint: Endpoint, answer: httpx.Response) -> str:
-    """The server's own words, whatever the shape of its error body; cut short, control characters and secrets gone."""
-    if answer.is_redirect:
-        return _one_line(f"a redirect to {answer.headers['location']}, which is not followed", headers_of(endpoint))
-    try:
-        body = orjson.loads(answer.content)
-    except ValueError:
-        body = answer.text
-    if isinstance(body, dict):
-        body = body.get("error", body.get("message", body.get("detail", body)))
-    if isinstance(body, dict):
-        body = body.get("message", body)
-    return _one_line(str(body), headers_of(endpoint)) or "an empty body"
-
-
-def _one_line(said: str, headers: Mapping[str, str]) -> str:
-    shown = "".join(char if char.isprintable() else " " for char in without_secrets(said, headers))
-    return " ".join(shown.split())[:200]
-
-
-def _chosen_model(endpoint: Endpoint, models: list[str], owner: str | None) -> str:
-    listed = _one_line(", ".join(models[:20]), {})
-    if endpoint.model is not None:
-        # Others know their models by more names than they list: the first request will tell.
-        if models and endpoint.model not in models and _dialect_of(owner) == "vllm":
-            raise EndpointError(
-                f'{endpoint.shown} answers, but has no model "{endpoint.model}". It serves: {listed}. '
-                f"Try one of them with --model."
-            )
-        return endpoint.model
-    if len(models) == 1:
-        return models[0]
-    if not models:
-        raise EndpointError(f"{endpoint.shown} lists no model. Name one with --model NAME.")
-    raise EndpointError(f"{endpoint.shown} serves {len(models)} models: {listed}. Choose one with --model NAME.")
-
-
-async def _version(http: httpx.AsyncClient, target: Target) -> str | None:
-    page = await _page(http, target.root_url("version"))
-    try:
-        version = orjson.loads(page).get("version") if page is not None else None
-    except (ValueError, AttributeError):
-        return None
-    return str(version) if version is not None else None
-
-
-async def _page(http: httpx.AsyncClient, url: httpx.URL) -> bytes | None:
-    """A page that a server need not have; None too where it comes too slowly or is too large to be one."""
-    content = bytearray()
-    try:
-        async with asyncio.timeout(_PAGE_S), http.stream("GET", url) as answer:
-            if answer.status_code != 200:
-                return None
-            async for piece in answer.aiter_bytes():
-                content += piece
-                if len(content) > _PAGE_BYTES:
-                    return None
-    except (httpx.HTTPError, TimeoutError):
-        return None
-    return bytes(content)
-
-
-async def side_get(opened: Opened, url: httpx.URL) -> str | None:
-    """A page beside the API as text; None where the server has none, or does not answer with one in a few seconds."""
-    page = await _page(opened.side, url)
-    return None if page is None else page.decode("utf-8", "replace")
-
-
-class Unreachable(Exception):
-    """A side request came back with no HTTP answer at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    content: bytes
-
-
-async def side_post(opened: Opened, url: httpx.URL, body: Mapping[str, Any]) -> Answer:
-    """An untimed request, such as one that scores. Raises Unreachable."""
-    try:
-        async with asyncio.timeout(_SCORE_LIMITS.read):
-            answer = await opened.side.post(url, content=orjson.dumps(body), headers=_JSON, timeout=_SCORE_LIMITS)
-    except (httpx.HTTPError, TimeoutError) as error:
-        raise Unreachable(str(error) or type(error).__name__) from error
-    return Answer(answer.status_code, answer.content)
-
-
-async def open_endpoint(endpoint: Endpoint, timed: Transport, side: Transport | None = None) -> Opened:
-    """Discovers the endpoint and keeps its two clients. `side` None: httpx's own transport. Raises EndpointError."""
-    http = side_client(endpoint, side)
-    try:
-        target, served = await discover(endpoint, http)
-    except BaseException:
-        await asyncio.shield(http.aclose())
-        raise
-    # The profile's limits are the client's own; httpx's would fire on a queue that is merely long.
-    fast = httpx.AsyncClient(transport=timed, timeout=None, trust_env=False)  # noqa: S113
-    return Opened(endpoint, target, served, http, fast)
-
-
-def tokenize(opened: Opened, text: str) -> list[int]:
-    """Token ids by the server's own /tokenize, for prompts of exact lengths; blocking, used before the clock starts.
-
-    Raises EndpointError where the server has no such page.
-    """
-    target = opened.target
-    url = target.root_url("tokenize")
-    body = {"model": target.model, "prompt": text, "add_special_tokens": False}
-    loopback = is_loopback(url.host)
-    try:
-        with httpx.Client(
-            headers=dict(target.headers),
-            verify=tls_context(opened.endpoint),
-            timeout=_SIDE_LIMITS,
-            trust_env=not loopback,
-        ) as http:
-            answer = http.post(url, json=body)
-        tokens = orjson.loads(answer.content)["tokens"] if answer.status_code == 200 else None
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        tokens = None
-    if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
-        raise EndpointError(
-            f"{target.label} has no /tokenize that answers with token ids ({_shown(url)}), and synthetic text prompts "
-            f"of exact lengths need one. Use token-id prompts, or the builtin source."
-        )
-    return tokens

@@ -21,7 +21,7 @@ def check_descriptors(connections: int) -> None:
         raise NoRoom(
             f"{connections:,} connections need {needed:,} open files in one process, and this system allows "
             f"{allowed:,}: requests beyond that would fail here, and look like the server's failures. "
-            f"Raise it with `ulimit -n {needed}`, take fewer lanes, or spread them over --workers."
+            f"Raise it with `ulimit -n {needed}`, or take fewer lanes."
         )
 
 

@@ -11,8 +11,9 @@ from asyncio_throttle import Throttler  # type: ignore[attr-defined]
 
 from loadgen.credentials import without_secrets
 from loadgen.dialects import DialectError, Scored
-from loadgen.endpoint import Answer, Opened, Unreachable, side_post
+from loadgen.endpoint import Opened
 from loadgen.record import SCORE_DTYPE, SCORED_TOP_K, Record
+from loadgen.side import Answer, Unreachable, side_post
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from loadgen.dialects import Dialect
-from loadgen.endpoint import Opened, side_get
+from loadgen.endpoint import Opened
 from loadgen.record import Telemetry
+from loadgen.side import side_get
 
 Clock = Callable[[], int]
 

@@ -18,11 +18,13 @@ from gates import speed
 from gates.evidence import Arm, Pass
 from gates.scored import Scored
 from loadgen.client import Client
-from loadgen.endpoint import Endpoint, Opened, open_endpoint, side_post
+from loadgen.discovery import open_endpoint
+from loadgen.endpoint import Endpoint, Opened
 from loadgen.profile import Limits
 from loadgen.prompts import Prompt
 from loadgen.record import SCORE_DTYPE, Record
 from loadgen.score import as_array
+from loadgen.side import side_post
 from loadgen.telemetry import capacity, counters
 from loadgen.transport import SocketTransport
 from playback import DONE, answer, delta, playing, stream, usage

@@ -6,17 +6,10 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 
-from loadgen import endpoint
-from loadgen.endpoint import (
-    Endpoint,
-    EndpointConfigError,
-    EndpointError,
-    Opened,
-    headers_of,
-    open_endpoint,
-    parse,
-    side_post,
-)
+from loadgen import discovery, endpoint, side
+from loadgen.discovery import open_endpoint
+from loadgen.endpoint import Endpoint, EndpointConfigError, EndpointError, Opened, headers_of, parse
+from loadgen.side import side_post
 from loadgen.telemetry import metrics_page
 from loadgen.transport import SocketTransport
 from playback import Script, answer, playing
@@ -174,8 +167,8 @@ async def test_a_page_that_drips_or_never_ends_is_none(
     transport: SocketTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every read comes in time, the whole never: a pass must not wait for it."""
-    monkeypatch.setattr(endpoint, "_PAGE_S", 0.3)
-    monkeypatch.setattr(endpoint, "_PAGE_BYTES", 1000)
+    monkeypatch.setattr(side, "_PAGE_S", 0.3)
+    monkeypatch.setattr(side, "_PAGE_BYTES", 1000)
     async with playing(MODELS, SLOW, SLOW, answer(200, b"x" * 2000)) as server:
         found = await opened(server.url, transport)
         pages = [await metrics_page(found), await metrics_page(found)]
@@ -186,7 +179,7 @@ async def test_a_page_that_drips_or_never_ends_is_none(
 
 async def test_a_model_list_that_drips_is_said_to(transport: SocketTransport, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit 4 with the time that it was given."""
-    monkeypatch.setattr(endpoint, "_LISTED_WITHIN_S", 0.3)
+    monkeypatch.setattr(discovery, "_LISTED_WITHIN_S", 0.3)
     async with playing(SLOW) as server:
         with pytest.raises(EndpointError, match=r"not done within 0\.3 s"):
             await opened(server.url, transport)

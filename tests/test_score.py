@@ -6,7 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from loadgen.endpoint import Endpoint, open_endpoint
+from loadgen.discovery import open_endpoint
+from loadgen.endpoint import Endpoint
 from loadgen.record import Record
 from loadgen.score import CannotScore, check_reference, score_pass
 from loadgen.transport import SocketTransport

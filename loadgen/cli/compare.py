@@ -79,5 +79,5 @@ def command(
             plan=given["plan_name"],
             submission=submission,
         )
-        shown = judging.Shown(given["plan_name"], given["without"], "json" if as_json else "text")
+        shown = judging.JudgeOptions(given["plan_name"], given["without"], "json" if as_json else "text")
         return judging.driven(asked, progress, lambda: judging.judge_and_show(out, shown))

@@ -55,7 +55,7 @@ def command(out: Path | None, seed: int, as_json: bool) -> int:
         )
 
         def show() -> int:
-            code = judging.judge_and_show(out, judging.Shown("demo", (), "json" if as_json else "text"))
+            code = judging.judge_and_show(out, judging.JudgeOptions("demo", (), "json" if as_json else "text"))
             steps = {label: _steps(side.url) for label, side in sides.items()}
             click.echo("\n".join(_beside_the_model(out, steps)), err=as_json)
             return code

@@ -32,5 +32,7 @@ def command(run: Path, candidate_run: Path | None, out: Path | None, as_json: bo
 
     if (candidate_run is None) != (out is None):
         raise click.UsageError("two runs need --out RUN for their verdict, and one run keeps its own.")
-    shown = judging.Shown(given["plan_name"], given["without"], "json" if as_json else "text", given["submission"])
+    shown = judging.JudgeOptions(
+        given["plan_name"], given["without"], "json" if as_json else "text", given["submission"]
+    )
     return judging.judge_and_show(run, shown, candidate_run, out)

@@ -23,7 +23,7 @@ INCOMPLETE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class JudgeOptions:
     """What is to be judged by, and how it is to be shown."""
 
     plan_name: str | None  # None: the run's own
@@ -102,7 +102,7 @@ def show_summary(path: Path, as_json: bool) -> int:
     return 0
 
 
-def judge_and_show(path: Path, shown: Shown, candidate: Path | None = None, out: Path | None = None) -> int:
+def judge_and_show(path: Path, shown: JudgeOptions, candidate: Path | None = None, out: Path | None = None) -> int:
     """Judges one run or two, writes verdict.json, prints the report; the exit code is the outcome's.
 
     Raises PlanError, NotComparable, Broken, RunExists.

@@ -23,7 +23,6 @@ class Progress:
         self._tty = self._out.isatty()
         self._shown_at = -1e9
         self._drawn = False
-        self.verdict_so_far: str | None = None
         self.start("", 0, 0)
 
     def start(self, title: str, asked: int, lanes: int) -> None:
@@ -59,8 +58,6 @@ class Progress:
             parts.append(f"{self._failed} failed")
         if 0 < self._done < self._asked:
             parts.append(f"{spent / self._done * (self._asked - self._done):.0f} s left")
-        if self.verdict_so_far:
-            parts.append(f"so far: {self.verdict_so_far}")
         return _printable("   ".join(parts))[:_WIDTH]
 
     def _show(self) -> None:

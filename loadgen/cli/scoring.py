@@ -9,7 +9,8 @@ import orjson
 
 from loadgen.cli.progress import Progress
 from loadgen.cli.session import World, described, say_left_out
-from loadgen.endpoint import Endpoint, EndpointError, open_endpoint
+from loadgen.discovery import open_endpoint
+from loadgen.endpoint import Endpoint, EndpointError
 from loadgen.record import Broken, Record, Run
 from loadgen.record.writer import write_json, write_scores
 from loadgen.score import CannotScore, check_reference, score_pass, throttle

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from loadgen import compare
 from loadgen.cli.progress import Progress
-from loadgen.endpoint import Endpoint, Opened, Transport, open_endpoint, tls_context
+from loadgen.discovery import open_endpoint
+from loadgen.endpoint import Endpoint, Opened, Transport, tls_context
 from loadgen.record import RunWriter
 from loadgen.record.writer import host_facts, take_anchor
 from loadgen.score import CannotScore, ScoredPass, check_reference, score_pass, throttle
@@ -73,7 +74,7 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
         counts = {"passes": 0, "requests": 0, "failed": 0}
         reason: Any = "failed"
         try:
-            kept = compare.Kept(writer.record, writer.telemetry)
+            kept = compare.RunSinks(writer.record, writer.telemetry)
             async for finished in compare.passes(sides, session.load, world.clock, kept, progress):
                 counts["passes"] += 1
                 counts["requests"] += len(finished.records)
