@@ -109,7 +109,7 @@ class Connection(ABC):
         try:
             await self._send(wire, reply)
             await reply.wait()
-        except BaseException:
+        except BaseException:  # cancelled too: an answer is still under way, and nothing else may be sent here
             self.close()
             raise
         finally:
@@ -280,7 +280,7 @@ async def connect_socket(host: str, port: int) -> socket.socket:
         except OSError as error:
             sock.close()
             failed = error
-        except BaseException:
+        except BaseException:  # cancelled too: nobody else knows this socket
             sock.close()
             raise
         else:

@@ -9,6 +9,7 @@ from gates.report import Report, _contest, _measured
 from gates.report._blocks import Block, Column, Heading, Lines, Table
 from gates.report._figures import NONE, about, count, estimate, gib, milliseconds, percent, signed, times
 
+_RESIDUALS = ("likelihood", "first_choice")
 _MARKS = {"equivalent": "ok", "passed": "ok", "different": "✗", "failed": "✗"}
 
 
@@ -175,12 +176,22 @@ def _rests_on(verdict: Verdict) -> list[str]:
     )
     return [
         f"{count(scored, 'token')} scored; the stock server's own replies under the same checks: {stock}.",
-        "intervals: 95 %, and they hold however often one looks; ✗ needs far more (plan strict: 1 in 1,000 in all).",
+        *_levels(verdict),
+    ]
+
+
+def _levels(verdict: Verdict) -> list[str]:
+    """What the intervals of the residual checks promise; a rejection asks for the plan's own level."""
+    levels = {f.estimate.level for f in verdict.findings if f.check in _RESIDUALS and f.estimate is not None}
+    return [
+        f"intervals of {' and '.join(name.replace('_', ' ') for name in _RESIDUALS)}: {level:.0%}, however often one "
+        "looks; DIFFERENT asks for the plan's stricter level."
+        for level in sorted(levels)
     ]
 
 
 def _off_zero(finding: Finding) -> bool:
     stock = finding.stock
-    if stock is None or stock.low is None or stock.high is None or finding.check not in ("likelihood", "first_choice"):
+    if stock is None or stock.low is None or stock.high is None or finding.check not in _RESIDUALS:
         return False
     return not stock.low <= 0 <= stock.high
