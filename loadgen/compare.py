@@ -1,27 +1,27 @@
 """The order of passes over one endpoint or two: warm-up, busy's lanes, then stock and candidate in turn (ABBA)."""
 
 import math
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from loadgen import headroom, prompts
-from loadgen.client import Client, Place
-from loadgen.drive import Lateness, drive
+from loadgen.client import Place
+from loadgen.drive import Crew, Driven, Part
 from loadgen.endpoint import EndpointError, Opened
 from loadgen.profile import Profile
-from loadgen.record import Phase, Record, Telemetry
+from loadgen.record import Phase, Record
 from loadgen.request import Request
 from loadgen.schedule import schedule
 from loadgen.side import tokenize
-from loadgen.telemetry import Clock, Observer, capacity
+from loadgen.telemetry import Observer, capacity
 
 _WARMUP_LANES = 8
 _CALIBRATE_ROUNDS = 3  # replies a lane while busy's lanes are adjusted
 _CALIBRATE_SAMPLE_S = 0.2
 _MOST_ADJUSTED = 1.5
+_OPEN_LOOP_CONNECTIONS = 64
 
 
 class ProgressDisplay(Protocol):
@@ -31,15 +31,9 @@ class ProgressDisplay(Protocol):
 
     def ended(self, record: Record) -> None: ...
 
+    def more(self, done: int, failed: int, tokens: int) -> None: ...
+
     def say(self, text: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RunSinks:
-    """Where everything seen goes: the run directory's two streams."""
-
-    record: Callable[[Record], None]
-    telemetry: Callable[[Telemetry], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +62,14 @@ def order(sides: Sequence[Opened], pass_no: int) -> list[Opened]:
 
 
 async def passes(
-    sides: Sequence[Opened], load: Load, clock: Clock, kept: RunSinks, shown: ProgressDisplay
+    sides: Sequence[Opened], load: Load, crew: Crew, observe: Callable[[Opened], Observer], shown: ProgressDisplay
 ) -> AsyncIterator[Finished]:
     """Drives everything; yields each timed pass as it ends, so that the caller may score it, judge, and stop.
 
     The first of the sides is the stock server: busy's lanes are found on it and replayed on the other.
     Raises EndpointError where an endpoint answers nothing at all, PromptsError where a file has too few lines.
     """
-    driver = _Driver(sides, load, clock, kept, shown)
+    driver = _Driver(sides, load, crew, observe, shown)
     for profile in load.profiles:
         await driver.prepare(profile.name)
     for pass_no in range(load.passes):
@@ -96,10 +90,15 @@ def _wanted(profile: Profile, passes: int, lanes: int | None) -> dict[str, int]:
 
 class _Driver:
     def __init__(
-        self, sides: Sequence[Opened], load: Load, clock: Clock, kept: RunSinks, shown: ProgressDisplay
+        self,
+        sides: Sequence[Opened],
+        load: Load,
+        crew: Crew,
+        observe: Callable[[Opened], Observer],
+        shown: ProgressDisplay,
     ) -> None:
         self.sides, self.passes, self.seed = sides, load.passes, load.seed
-        self.clock, self.kept, self.shown = clock, kept, shown
+        self.crew, self.observe, self.shown = crew, observe, shown
         self.profiles = {profile.name: profile for profile in load.profiles}
         self.answered: set[str] = set()  # labels: from then on an endpoint's failures are evidence
         self.lanes = {
@@ -175,7 +174,7 @@ class _Driver:
 
     def _settle(self, name: str, lanes: int) -> None:
         # Before any request is made for them: a capacity that the server invents must not fill our memory.
-        headroom.check_descriptors(lanes)
+        headroom.check_descriptors(math.ceil(lanes / self.crew.processes))
         self.lanes[name] = lanes
         self._reserve()
 
@@ -185,7 +184,7 @@ class _Driver:
         share, tokens = facts["share"], facts["capacity_tokens"]
         says = f"{name}: {self.lanes[name]} lanes for {share:.0%} of {tokens:,} KV tokens ({seen})"
         values = {"lanes": self.lanes[name], **facts, "says": says}
-        self._observer(stock).note("calibration", values, name, None)
+        self.observe(stock).note("calibration", values, name, None)
         self.shown.say(says)
 
     async def _usage_at(self, stock: Opened, profile: Profile, lanes: int | None) -> float | None:
@@ -211,44 +210,26 @@ class _Driver:
         pass_no: int,
         samples: list[dict[str, float]] | None = None,
     ) -> list[Record]:
-        records: list[Record] = []
-
-        def keep(record: Record) -> None:
-            self.kept.record(record)
-            self.shown.ended(record)
-            records.append(record)
-
         label = side.endpoint.label
         lanes = len({request.lane for request in requests}) if profile.arrivals is None else 0
         self.shown.start(f"{profile.name} {_titles[phase]} {pass_no + 1} {label}", len(requests), lanes)
-        client = Client(side.timed, side.target, profile.limits, self.clock, _new_id)
         place = Place(endpoint=label, profile=profile.name, pass_no=pass_no, phase=phase, probe=None)
-        observer = self._observer(side)
+        part = Part(requests, place, profile.limits, lanes or min(len(requests), _OPEN_LOOP_CONNECTIONS))
+        observer = self.observe(side)
         watch = _CALIBRATE_SAMPLE_S if phase == "calibrate" else 1.0
         watched: AbstractAsyncContextManager[list[dict[str, float]]] = nullcontext([])
         if phase != "warmup":
             watched = observer.watching(profile.name, pass_no, watch)
         async with watched as seen:
-            await client.open(lanes or min(len(requests), 64))
-            client.sync()
-            lateness = await drive(client, requests, place, self.clock, keep)
-            clock_moved_ns = client.sync()
+            driven = await self.crew.drive(side, part, self.shown)
         if samples is not None:
             samples.extend(seen)
         if phase == "timed":
-            values = {**_lateness_values(lateness, records), "clock_moved_us": clock_moved_ns / 1e3}
-            observer.note("client", values, profile.name, pass_no)
-        return records
-
-    def _observer(self, side: Opened) -> Observer:
-        return Observer(side, self.clock, self.kept.telemetry)
+            observer.note("client", _client_values(driven), profile.name, pass_no)
+        return driven.records
 
 
 _titles: dict[Phase, str] = {"timed": "pass", "warmup": "warm-up", "calibrate": "calibration", "probe": "probe"}
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex
 
 
 def _median(values: list[float]) -> float | None:
@@ -276,12 +257,16 @@ def _completion_tokens(record: Record) -> int | None:
     return record.usage.completion_tokens if record.usage else None
 
 
-def _lateness_values(lateness: Lateness, records: Sequence[Record]) -> dict[str, Any]:
-    p99, worst = lateness.p99_s(), lateness.max_s()
-    chunks = sum(len(record.chunk_ambiguous) for record in records)
-    ambiguous = sum(sum(record.chunk_ambiguous) for record in records)
+def _client_values(driven: Driven) -> dict[str, Any]:
+    """How the client itself fared: of several processes the worst."""
+    p99 = max((late for one in driven.lateness if (late := one.p99_s()) is not None), default=None)
+    worst = max((late for one in driven.lateness if (late := one.max_s()) is not None), default=None)
+    chunks = sum(len(record.chunk_ambiguous) for record in driven.records)
+    ambiguous = sum(sum(record.chunk_ambiguous) for record in driven.records)
     return {
         "loop_lag_p99_ms": None if p99 is None else p99 * 1e3,
         "loop_lag_max_ms": None if worst is None else worst * 1e3,
         "ambiguous_share": ambiguous / chunks if chunks else None,
+        "clock_moved_us": driven.clock_moved_ns / 1e3,
+        "processes": len(driven.lateness),
     }

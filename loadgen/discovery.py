@@ -20,6 +20,7 @@ from loadgen.endpoint import (
     headers_of,
     joined,
     shown_url,
+    timed_client,
 )
 from loadgen.side import page, side_client
 
@@ -158,6 +159,4 @@ async def open_endpoint(endpoint: Endpoint, timed: Transport, side: Transport | 
     except BaseException:  # cancelled too: nobody else holds this client yet
         await asyncio.shield(http.aclose())
         raise
-    # The profile's limits are the client's own; httpx's would fire on a queue that is merely long.
-    fast = httpx.AsyncClient(transport=timed, timeout=None, trust_env=False)  # noqa: S113
-    return Opened(endpoint, target, served, http, fast)
+    return Opened(endpoint, target, served, http, timed_client(timed))

@@ -2,12 +2,15 @@
 
 import asyncio
 import gc
+import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from loadgen.client import Client, Place, Prepared
+from loadgen.endpoint import Opened
+from loadgen.profile import Limits
 from loadgen.record import Record
 from loadgen.request import Request
 from loadgen.schedule import by_lane
@@ -18,6 +21,24 @@ Keep = Callable[[Record], None]
 _LEAD_NS = 20_000_000  # between the last preparation and the pass's start
 _LAG_EVERY_S = 0.02
 _TIMER_GRAIN_S = 0.001  # uvloop's timers count whole milliseconds: what is below is the timer's, not the loop's
+
+
+class ProgressDisplay(Protocol):
+    """What a display of a pass offers while it runs."""
+
+    def ended(self, record: Record) -> None: ...
+
+    def more(self, done: int, failed: int, tokens: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one process sends of a pass; a whole pass is one too."""
+
+    requests: Sequence[Request]
+    place: Place
+    limits: Limits
+    connections: int  # to have open before it starts
 
 
 @dataclass(slots=True)
@@ -33,30 +54,84 @@ class Lateness:
         return max(self.loop_lags_s, default=None)
 
 
-async def drive(client: Client, requests: Sequence[Request], place: Place, clock: Clock, keep: Keep) -> Lateness:
-    """Sends one pass. Requests with one lane follow each other; each lane's first one, and every arrival of an open
-    loop, waits for its due time, counted from one start instant. Cancelled: what is in flight is kept as such."""
-    lanes = [[(request, client.prepare(request)) for request in lane] for lane in by_lane(requests).values()]
-    start_ns = clock() + _LEAD_NS
-    async with _undisturbed() as lateness:
-        await _all_of([_lane(client, lane, place, start_ns, clock, keep) for lane in lanes])
-    return lateness
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """A part that ended."""
+
+    records: list[Record]
+    lateness: list[Lateness]  # one a process
+    clock_moved_ns: int  # the kernel's clock against ours, the most over the processes
 
 
-async def _lane(
-    client: Client,
-    requests: list[tuple[Request, Prepared]],
-    place: Place,
-    start_ns: int,
-    clock: Clock,
-    keep: Keep,
-) -> None:
-    for request, prepared in requests:
-        due_ns = None if request.due_s is None else start_ns + round(request.due_s * 1e9)
-        # The loop's timers may fire a little early by our clock; a request never leaves before it is due.
-        while due_ns is not None and (left_ns := due_ns - clock()) > 0:  # noqa: ASYNC110 - a clock sets no event
-            await asyncio.sleep(max(left_ns, 1000) / 1e9)
-        await client.perform(prepared, place, due_ns, keep)
+class Crew(Protocol):
+    """Who sends a pass: this process alone, or several."""
+
+    @property
+    def processes(self) -> int: ...
+
+    async def drive(self, side: Opened, part: Part, shown: ProgressDisplay) -> Driven:
+        """Returns when every request has ended and is on disk. Cancelled: what was in flight is kept as such."""
+
+
+class Alone:
+    """This process sends it all."""
+
+    processes = 1
+
+    def __init__(self, clock: Clock, write: Keep) -> None:
+        self._clock, self._write = clock, write
+
+    async def drive(self, side: Opened, part: Part, shown: ProgressDisplay) -> Driven:
+        client = Client(side.timed, side.target, part.limits, self._clock, new_id)
+        ready = await Ready.make(client, part, self._clock)
+
+        def keep(record: Record) -> None:
+            self._write(record)
+            shown.ended(record)
+
+        return await ready.go(self._clock() + _LEAD_NS, keep)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A part that waits for its start: bytes made, connections open."""
+
+    client: Client
+    lanes: list[list[tuple[Request, Prepared]]]
+    place: Place
+    clock: Clock
+
+    @staticmethod
+    async def make(client: Client, part: Part, clock: Clock) -> "Ready":
+        lanes = [[(request, client.prepare(request)) for request in lane] for lane in by_lane(part.requests).values()]
+        await client.open(part.connections)
+        client.sync()
+        return Ready(client, lanes, part.place, clock)
+
+    async def go(self, start_ns: int, keep: Keep) -> Driven:
+        """Requests with one lane follow each other; each lane's first one, and every arrival of an open loop, waits
+        for its due time, counted from the start instant."""
+        records: list[Record] = []
+
+        def kept(record: Record) -> None:
+            keep(record)
+            records.append(record)
+
+        async with _undisturbed() as lateness:
+            await _all_of([self._lane(lane, start_ns, kept) for lane in self.lanes])
+        return Driven(records, [lateness], self.client.sync())
+
+    async def _lane(self, requests: list[tuple[Request, Prepared]], start_ns: int, keep: Keep) -> None:
+        for request, prepared in requests:
+            due_ns = None if request.due_s is None else start_ns + round(request.due_s * 1e9)
+            # The loop's timers may fire a little early by our clock; a request never leaves before it is due.
+            while due_ns is not None and (left_ns := due_ns - self.clock()) > 0:  # noqa: ASYNC110 - a clock sets no event
+                await asyncio.sleep(max(left_ns, 1000) / 1e9)
+            await self.client.perform(prepared, self.place, due_ns, keep)
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
 
 
 async def _all_of(lanes: list[Coroutine[Any, Any, None]]) -> None:

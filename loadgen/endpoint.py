@@ -74,6 +74,10 @@ class Endpoint(BaseModel):
         return f"{url.host}:{url.port or (443 if url.scheme == 'https' else 80)}"
 
     @property
+    def on_loopback(self) -> bool:
+        return is_loopback(httpx.URL(self.url).host)
+
+    @property
     def shown(self) -> str:
         """The URL as it may be written down."""
         return shown_url(httpx.URL(self.url))
@@ -241,3 +245,8 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def timed_client(transport: Transport) -> httpx.AsyncClient:
+    # The profile's limits are the client's own; httpx's would fire on a queue that is merely long.
+    return httpx.AsyncClient(transport=transport, timeout=None, trust_env=False)  # noqa: S113

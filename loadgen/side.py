@@ -35,7 +35,7 @@ def side_client(endpoint: Endpoint, transport: Transport | None = None) -> httpx
         timeout=_SIDE_LIMITS,
         # Servers close what was idle for a few seconds; a request sent into that is lost.
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=1.0),
-        trust_env=not is_loopback(httpx.URL(endpoint.url).host),
+        trust_env=not endpoint.on_loopback,
     )
 
 

@@ -13,9 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("loadgen", "gates", "servers")
 
-# endpoint holds URLs and TLS, discovery and side what is not timed; the rest is one timed request: its transport, that
-# one's parts, and the client above it.
-_UNTIMED, _TIMED = ("endpoint", "discovery", "side"), ("client", "transport", "connection", "reply", "memory")
+# endpoint holds URLs and TLS, discovery and side what is not timed; the rest is one timed request: its transports, their
+# parts, and the client above them.
+_UNTIMED = ("endpoint", "discovery", "side")
+_TIMED = ("client", "transport", "connection", "reply", "memory", "plain")
 SPEAK_HTTPX = {f"loadgen.{name}" for name in (*_UNTIMED, *_TIMED)}
 RUNS_IN_THE_ENGINES_ENVIRONMENT = {"servers.tiny"}
 

@@ -20,6 +20,8 @@ _EXIT_CODES = {
     "loadgen.endpoint.EndpointError": 4,
     "loadgen.headroom.NoRoom": 2,
     "loadgen.score.ReferenceDied": 4,
+    "loadgen.workers.WorkerDied": 4,
+    "loadgen.ray_workers.RayError": 2,
     "loadgen.record.writer.RunExists": 2,
     "loadgen.record.reader.Broken": 2,
     "gates.plan.PlanError": 2,

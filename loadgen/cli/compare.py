@@ -32,6 +32,7 @@ from loadgen.cli import options
 )
 @click.option("--json", "as_json", is_flag=True, help="the verdict as JSON")
 @options.load_options
+@options.driver_options
 @options.endpoint_options("stock", "candidate")
 def command(
     stock: str, candidate: str, profile_names: tuple[str, ...], out: Path | None, as_json: bool, **given: Any
@@ -78,6 +79,7 @@ def command(
             else None,
             plan=given["plan_name"],
             submission=submission,
+            drivers=session.drivers_from(given),
         )
         shown = judging.JudgeOptions(given["plan_name"], given["without"], "json" if as_json else "text")
         return judging.driven(asked, progress, lambda: judging.judge_and_show(out, shown))

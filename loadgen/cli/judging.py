@@ -1,5 +1,6 @@
 """What follows the driving: from the files to a verdict, from the verdict to the terminal and the exit code."""
 
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -61,11 +62,12 @@ def driven(asked: "Session", progress: "Progress", judged: Callable[[], int]) ->
     from loadgen.cli.session import conduct, real_world, run_async
     from loadgen.endpoint import EndpointError
     from loadgen.score import ReferenceDied
+    from loadgen.workers import WorkerDied
 
     check_room(asked)
     try:
-        run_async(conduct(asked, real_world(), progress))
-    except (EndpointError, ReferenceDied):
+        run_async(conduct(asked, real_world(asked.drivers.backend), progress))
+    except (EndpointError, ReferenceDied, WorkerDied):
         if asked.out.exists() and any(record.phase == "timed" for record in Run.open(asked.out).records()):
             judged()
         raise
@@ -73,12 +75,17 @@ def driven(asked: "Session", progress: "Progress", judged: Callable[[], int]) ->
 
 
 def check_room(asked: "Session") -> None:
-    """Before the first request, for the lanes that are known by then. Raises NoRoom."""
+    """Before the first request, for the lanes that are known by then. Raises NoRoom.
+
+    What other hosts allow is found out there.
+    """
     from loadgen import headroom
 
     lanes = max((profile.lanes for profile in asked.load.profiles if isinstance(profile.lanes, int)), default=0)
     addresses = [endpoint.host for endpoint in asked.endpoints]
-    headroom.check_descriptors(lanes * len(addresses))
+    if asked.drivers.ray is not None:
+        return
+    headroom.check_descriptors(math.ceil(lanes / (asked.drivers.workers or 1)) * len(addresses))
     headroom.check_ports(lanes * max(addresses.count(address) for address in addresses))
 
 

@@ -96,6 +96,22 @@ def refuse_shared_secrets(given: Mapping[str, Any], one: Endpoint, other: Endpoi
             )
 
 
+def driver_options(command: F) -> F:
+    """--workers, --ray, --http-backend: who sends the load, and how."""
+    made = [
+        click.option("--workers", type=click.IntRange(1), metavar="N", help="processes that share the lanes"),
+        click.option("--ray", metavar="ADDRESS", help="workers on this Ray cluster's nodes (--workers: how many)"),
+        click.option(
+            "--http-backend",
+            type=click.Choice(["socket", "httpx"]),
+            default="socket",
+            show_default=True,
+            help="httpx: its own transport, for proxies and HTTP/2; less exact",
+        ),
+    ]
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(made), command)
+
+
 def load_options(command: F) -> F:
     """--lanes, --requests, --max-tokens, --request-rate, --burst, --seed."""
     made = [

@@ -32,9 +32,13 @@ class Progress:
         self._began = self._now()
 
     def ended(self, record: Record) -> None:
-        self._done += 1
-        self._failed += record.failure is not None
-        self._tokens += len(record.token_ids or ())
+        self.more(1, record.failure is not None, len(record.token_ids or ()))
+
+    def more(self, done: int, failed: int, tokens: int) -> None:
+        """So many requests have ended since the last call."""
+        self._done += done
+        self._failed += failed
+        self._tokens += tokens
         self._show()
 
     def counted(self, done: int, of: int) -> None:

@@ -17,6 +17,7 @@ from loadgen.cli import options
 @click.option("--out", type=click.Path(path_type=Path), metavar="RUN", help="run directory  [default: runs/DATE-run]")
 @click.option("--json", "as_json", is_flag=True, help="the summary as JSON")
 @options.load_options
+@options.driver_options
 @options.endpoint_options()
 def command(endpoint: str, profile_names: tuple[str, ...], out: Path | None, as_json: bool, **given: Any) -> int:
     """Drive one ENDPOINT (a URL, an endpoint's TOML file, or recipe:NAME) and sum up what was seen.
@@ -42,5 +43,6 @@ def command(endpoint: str, profile_names: tuple[str, ...], out: Path | None, as_
             load=Load(profiles, given["passes"], given["seed"]),
             out=out,
             scored=False,
+            drivers=session.drivers_from(given),
         )
         return judging.driven(asked, progress, lambda: judging.show_summary(out, as_json))

@@ -5,27 +5,44 @@ import datetime
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from loadgen import compare
+from loadgen import compare, ray_workers
+from loadgen.backend import Backend, stamps, timed_transport
 from loadgen.cli.progress import Progress
 from loadgen.discovery import open_endpoint
-from loadgen.endpoint import Endpoint, Opened, Transport, tls_context
+from loadgen.drive import Alone, Crew
+from loadgen.endpoint import Endpoint, Opened, Transport
 from loadgen.record import RunWriter
 from loadgen.record.writer import host_facts, take_anchor
 from loadgen.score import CannotScore, ScoredPass, check_reference, score_pass, throttle
-from loadgen.telemetry import Clock
-from loadgen.transport import SocketTransport
+from loadgen.telemetry import Clock, Observer
 
 T = TypeVar("T")
 
 _MOST_REASONS = 3
 _ENDING = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Drivers:
+    """Who sends the load, and how."""
+
+    workers: int | None = None  # None: this process alone; on a Ray cluster, one a node
+    ray: str | None = None  # a cluster's address
+    backend: Backend = "socket"
+
+
+def drivers_from(given: Mapping[str, Any]) -> Drivers:
+    """Raises RayError."""
+    if given["ray"] is not None:
+        ray_workers.check_installed()
+    return Drivers(given["workers"], given["ray"], given["http_backend"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +58,7 @@ class Session:
     scored: bool = True
     plan: str | None = None
     submission: dict[str, Any] | None = None
+    drivers: Drivers = Drivers()
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -54,10 +72,10 @@ class World:
     throttled: bool = True
 
 
-def real_world() -> World:
+def real_world(backend: Backend = "socket") -> World:
     return World(
         clock=time.monotonic_ns,
-        timed=lambda endpoint: SocketTransport(tls_context(endpoint)),
+        timed=lambda endpoint: timed_transport(endpoint, backend),
         side=lambda endpoint: None,
     )
 
@@ -65,7 +83,8 @@ def real_world() -> World:
 async def conduct(session: Session, world: World, progress: Progress) -> None:
     """Drives and scores; the run directory holds everything when this returns, or raises.
 
-    Raises EndpointError, ReferenceDied, RunExists, PromptsError; on cancellation what is there stays, marked so.
+    Raises EndpointError, ReferenceDied, WorkerDied, RunExists, PromptsError; on cancellation what is there stays,
+    marked so.
     """
     async with AsyncExitStack() as stack:
         sides = [await _opened(endpoint, world, stack) for endpoint in session.endpoints]
@@ -74,8 +93,12 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
         counts = {"passes": 0, "requests": 0, "failed": 0}
         reason: Any = "failed"
         try:
-            kept = compare.RunSinks(writer.record, writer.telemetry)
-            async for finished in compare.passes(sides, session.load, world.clock, kept, progress):
+            crew = await _crew(session, sides, world, writer, stack)
+
+            def observe(side: Opened) -> Observer:
+                return Observer(side, world.clock, writer.telemetry)
+
+            async for finished in compare.passes(sides, session.load, crew, observe, progress):
                 counts["passes"] += 1
                 counts["requests"] += len(finished.records)
                 counts["failed"] += sum(record.failure is not None for record in finished.records)
@@ -99,12 +122,26 @@ async def _opened(endpoint: Endpoint, world: World, stack: AsyncExitStack) -> Op
 
 
 def _stamps(sides: Sequence[Opened]) -> Any:
-    """Whose moments the arrivals are, for the anchor: the worst of the endpoints' where they differ."""
-    kinds = {
-        "read" if side.endpoint.url.startswith("https:") else getattr(side.timed._transport, "stamps", "read")
-        for side in sides
-    }
-    return kinds.pop() if len(kinds) == 1 else "read"
+    return stamps((side.endpoint, side.timed._transport) for side in sides)
+
+
+async def _crew(
+    session: Session, sides: Sequence[Opened], world: World, writer: RunWriter, stack: AsyncExitStack
+) -> Crew:
+    """This process alone, or as many as were asked for; they end with the stack."""
+    asked = session.drivers
+    if asked.ray is None and asked.workers in (None, 1):
+        return Alone(world.clock, writer.record)
+    from loadgen import processes, workers
+
+    def setups(count: int) -> list[workers.Setup]:
+        return workers.Setup.all(count, sides, asked.backend, writer)
+
+    if asked.ray is not None:
+        several = ray_workers.several(asked.ray, asked.workers, setups, writer, world.clock)
+    else:
+        several = processes.several(setups(asked.workers or 1), writer, world.clock)
+    return await stack.enter_async_context(several)
 
 
 async def _reference(
@@ -159,6 +196,7 @@ def _asked(session: Session, sides: Sequence[Opened], reference: Opened | None) 
         "profiles": profiles,
         "endpoints": {side.endpoint.label: described(side) for side in sides},
         "roles": session.roles,
+        "drivers": asdict(session.drivers),
         "reference": None if reference is None else described(reference) | {"label": reference.endpoint.label},
         "submission": session.submission,
         **session.extra,

@@ -122,6 +122,14 @@ class Anchor:
     error_ns: int  # how long reading the two clocks took
     stamps: Literal["kernel", "read", "virtual"]
 
+    def shift_ns(self, onto: "Anchor") -> int:
+        """To be added to stamps of this host's clock to have them on the other's; 0 where the two read one clock.
+
+        As exact as the two hosts' realtime clocks agree.
+        """
+        one_boot = self.boot_id == onto.boot_id and (self.boot_id is not None or self.host == onto.host)
+        return 0 if one_boot else (self.realtime_ns - self.monotonic_ns) - (onto.realtime_ns - onto.monotonic_ns)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:

@@ -1,5 +1,6 @@
 """Reads a run directory, also one whose writer was killed in mid-line."""
 
+import dataclasses
 import functools
 import re
 import tokenize
@@ -69,19 +70,33 @@ class Run:
         return model if isinstance(model, str) else None
 
     def records(self) -> Iterator[Record]:
-        """Every ended request, file by file. A torn last line (the writer was killed) is left out."""
-        for file in sorted(self.path.glob("records*.jsonl")):
+        """Every ended request, file by file, all stamps on the timeline of the first file's host.
+
+        A torn last line (the writer was killed) is left out.
+        """
+        timeline: Anchor | None = None
+        for file in self._records_files():
+            shift_ns = 0
             for number, line in _lines(file):
-                if number > 1:
-                    yield _whole(_parsed(Record, file, number, line), file, number)
+                if number == 1:
+                    anchor = _parsed(_Head, file, 1, line).anchor
+                    timeline = timeline or anchor
+                    shift_ns = anchor.shift_ns(timeline)
+                else:
+                    record = _whole(_parsed(Record, file, number, line), file, number)
+                    yield _shifted(record, shift_ns) if shift_ns else record
 
     def anchors(self) -> list[Anchor]:
         return [
             _parsed(_Head, file, 1, line).anchor
-            for file in sorted(self.path.glob("records*.jsonl"))
+            for file in self._records_files()
             for number, line in _lines(file)
             if number == 1
         ]
+
+    def _records_files(self) -> list[Path]:
+        """The run's own first, then the workers' by their numbers."""
+        return sorted(self.path.glob("records*.jsonl"), key=lambda path: (len(path.name), path.name))
 
     def telemetry(self) -> Iterator[Telemetry]:
         file = self.path / "telemetry.jsonl"
@@ -177,6 +192,20 @@ def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
         for number, line in enumerate(handle, 1):
             if line.endswith(b"\n"):
                 yield number, line
+
+
+def _shifted(record: Record, by_ns: int) -> Record:
+    def moved(stamp_ns: int | None) -> int | None:
+        return None if stamp_ns is None else stamp_ns + by_ns
+
+    return dataclasses.replace(
+        record,
+        due_ns=moved(record.due_ns),
+        sent_ns=moved(record.sent_ns),
+        first_byte_ns=moved(record.first_byte_ns),
+        end_ns=moved(record.end_ns),
+        chunk_ns=[stamp_ns + by_ns for stamp_ns in record.chunk_ns],
+    )
 
 
 def _parsed(kind: type[T], file: Path, number: int | None, line: bytes) -> T:

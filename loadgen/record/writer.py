@@ -55,8 +55,31 @@ def host_facts() -> dict[str, Any]:
     }
 
 
+class RecordsFile:
+    """One process's records of a run: its anchor first, then each ended request as one unbuffered append."""
+
+    def __init__(self, path: Path, anchor: Anchor) -> None:
+        self._file = path.open("xb", buffering=0)
+        _append(self._file, {"anchor": anchor})
+
+    def write(self, record: Record) -> None:
+        _append(self._file, record)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _append(file: IO[bytes], line: Any) -> None:
+    # One write a line: after a kill, at most the line being written is torn, and the reader drops it.
+    file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+
+
+def worker_file(run: Path, worker: int) -> Path:
+    return run / f"records-{worker}.jsonl"
+
+
 class RunWriter:
-    """An open run directory. One process writes it; each ended request is one unbuffered append.
+    """An open run directory. Its anchor is the timeline's: telemetry and due times are of this host's clock.
 
     Raises RunExists where the directory is there already.
     """
@@ -68,24 +91,16 @@ class RunWriter:
             raise RunExists(
                 f"{path} exists already, and a run is never overwritten. Give --out another directory, or remove it."
             ) from None
-        self.path = path
+        self.path, self.anchor = path, anchor
         write_json(path / "run.json", {"schema": SCHEMA, **asked})
-        self._records = self._open("records.jsonl")
-        self._telemetry = self._open("telemetry.jsonl")
-        self._append(self._records, {"anchor": anchor})
-
-    def _open(self, name: str) -> IO[bytes]:
-        return (self.path / name).open("xb", buffering=0)
-
-    def _append(self, file: IO[bytes], line: Any) -> None:
-        # One write a line: after a kill, at most the line being written is torn, and the reader drops it.
-        file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+        self._records = RecordsFile(path / "records.jsonl", anchor)
+        self._telemetry = (path / "telemetry.jsonl").open("xb", buffering=0)
 
     def record(self, record: Record) -> None:
-        self._append(self._records, record)
+        self._records.write(record)
 
     def telemetry(self, line: Telemetry) -> None:
-        self._append(self._telemetry, line)
+        _append(self._telemetry, line)
 
     def scores(self, endpoint: str, profile: str, pass_no: int, scores: "np.ndarray[Any, np.dtype[np.void]]") -> None:
         """Stores one pass's reference scores (dtype SCORE_DTYPE), renamed into place so that no half file is seen."""
