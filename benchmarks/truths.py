@@ -7,12 +7,9 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from watched import pinned
-
-_SERVER = Path(__file__).parents[1] / "tests" / "truth.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class Truth:
 @contextmanager
 def truth_server(first_ms: float, gap_ms: float, chunk_bytes: int, core: int) -> Iterator[Truth]:
     options = ["--first-ms", f"{first_ms:g}", "--gap-ms", f"{gap_ms:g}", "--chunk-bytes", str(chunk_bytes)]
-    words = [*pinned(core), sys.executable, str(_SERVER), "--port", "0", *options]
+    words = [*pinned(core), sys.executable, "-m", "loadgen.truth", "--port", "0", *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

@@ -10,6 +10,7 @@ from loadgen import headroom, prompts
 from loadgen.client import Place
 from loadgen.drive import Crew, Driven, Part
 from loadgen.endpoint import EndpointError, Opened
+from loadgen.held import Held
 from loadgen.profile import Profile
 from loadgen.record import Phase, Record
 from loadgen.request import Request
@@ -43,6 +44,7 @@ class Load:
     profiles: tuple[Profile, ...]
     passes: int
     seed: int
+    held: Held | None = None  # by this machine's client; None where nobody measured it
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class _Driver:
         observe: Callable[[Opened], Observer],
         shown: ProgressDisplay,
     ) -> None:
-        self.sides, self.passes, self.seed = sides, load.passes, load.seed
+        self.sides, self.passes, self.seed, self.held = sides, load.passes, load.seed, load.held
         self.crew, self.observe, self.shown = crew, observe, shown
         self.profiles = {profile.name: profile for profile in load.profiles}
         self.answered: set[str] = set()  # labels: from then on an endpoint's failures are evidence
@@ -119,6 +121,22 @@ class _Driver:
         warm = [await self._warm_up(side, self.profiles[name]) for side in self.sides]
         if self.profiles[name].kv_share is not None:
             await self._find_lanes(self.sides[0], name, warm[0])
+        self._warn_beyond(name, warm)
+
+    def _warn_beyond(self, name: str, warm: Sequence[Sequence[Record]]) -> None:
+        """Of more than this machine's client holds, as far as the warm-up lets it be foreseen, on either side."""
+        says = [self._beyond(self.profiles[name], self.lanes[name], _reply_means(records)) for records in warm]
+        if found := next(filter(None, says), None):
+            self.shown.say(f"warning: {name}: {found}")
+
+    def _beyond(self, profile: Profile, lanes: int | None, reply: tuple[float, float] | None) -> str | None:
+        if self.held is None:
+            return None
+        if reply is None or reply[0] <= 0:
+            return self.held.beyond(lanes or 0, None)
+        seconds, chunks = reply
+        rate = profile.arrivals.rate_per_s if profile.arrivals else (lanes or 0) / seconds
+        return self.held.beyond(rate * seconds, rate * chunks)
 
     async def timed_pass(self, side: Opened, name: str, pass_no: int) -> Finished:
         profile, lanes = self.profiles[name], self.lanes[name]
@@ -234,6 +252,18 @@ _titles: dict[Phase, str] = {"timed": "pass", "warmup": "warm-up", "calibrate": 
 
 def _median(values: list[float]) -> float | None:
     return sorted(values)[len(values) // 2] if values else None
+
+
+def _reply_means(records: Sequence[Record]) -> tuple[float, float] | None:
+    """(seconds, chunks) of a reply; None where none came."""
+    spans = [
+        ((record.end_ns - record.sent_ns) / 1e9, len(record.chunk_ns))
+        for record in records
+        if record.failure is None and record.end_ns is not None and record.sent_ns is not None
+    ]
+    if not spans:
+        return None
+    return sum(span for span, _ in spans) / len(spans), sum(chunks for _, chunks in spans) / len(spans)
 
 
 def _mean_lengths(records: Sequence[Record]) -> tuple[float, float] | None:

@@ -107,12 +107,16 @@ class Process:
             return await asyncio.to_thread(self._process.wait)
 
 
+def same_packages() -> dict[str, str]:
+    """An environment in which Python -P finds the very packages that run here, wherever they were found."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+
+
 def _launched(connection: socket.socket) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-P", "-c", _PROGRAM, str(connection.fileno())],
         pass_fds=[connection.fileno()],
-        # The very packages that run here, wherever they were found.
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
+        env=same_packages(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # a Ctrl-C is for the parent, which says what to keep

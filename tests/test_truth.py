@@ -6,7 +6,6 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -26,9 +25,10 @@ LANES, CHUNKS, TOKENS = 64, 20, 3
 @pytest.fixture(scope="module")
 def truth() -> Iterator[str]:
     """The truth server in a process of its own."""
-    script = Path(__file__).with_name("truth.py")
     options = ["--port", "0", "--first-ms", "5", "--gap-ms", "5", "--tokens", str(TOKENS)]
-    with subprocess.Popen([sys.executable, script, *options], stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadgen.truth", *options], stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
         yield f"http://127.0.0.1:{int(server.stdout.readline())}"
         server.terminate()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-COMMANDS = ("demo", "run", "compare", "score", "judge", "report", "recheck", "serve", "list")
+COMMANDS = ("demo", "run", "compare", "score", "judge", "report", "recheck", "calibrate", "serve", "list")
 
 # What a user can mend or must know, by the class's full name so that nothing is imported for it: exit code.
 _EXIT_CODES = {
@@ -66,6 +66,7 @@ _HELP = {
     "judge": "verdict from a run's files alone",
     "report": "show a run again: text, markdown or json",
     "recheck": "judge a contest record again",
+    "calibrate": "what this machine's client can hold",
     "serve": "start a server from a recipe",
     "list": "profiles, plans, recipes, dialects, checks",
 }

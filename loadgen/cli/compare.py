@@ -61,6 +61,7 @@ def command(
     progress = Progress()
     out = out or session.default_out("compare")
     judging.refuse_existing(out)
+    drivers = session.drivers_from(given, progress)
     with ExitStack() as stack:
         sides = tuple(
             stack.enter_context(engines.endpoint(text, label, given, progress, label))
@@ -71,7 +72,7 @@ def command(
         asked = session.Session(
             command="compare",
             endpoints=sides,
-            load=Load(profiles, given["passes"], given["seed"]),
+            load=Load(profiles, given["passes"], given["seed"], session.held_by(drivers)),
             out=out,
             roles={"stock": "stock", "candidate": "candidate"},
             reference=stack.enter_context(engines.endpoint(reference, "reference", {}, progress))
@@ -79,7 +80,7 @@ def command(
             else None,
             plan=given["plan_name"],
             submission=submission,
-            drivers=session.drivers_from(given),
+            drivers=drivers,
         )
         shown = judging.JudgeOptions(given["plan_name"], given["without"], "json" if as_json else "text")
         return judging.driven(asked, progress, lambda: judging.judge_and_show(out, shown))

@@ -36,13 +36,14 @@ def command(endpoint: str, profile_names: tuple[str, ...], out: Path | None, as_
     progress = Progress()
     out = out or session.default_out("run")
     judging.refuse_existing(out)
+    drivers = session.drivers_from(given, progress)
     with engines.endpoint(endpoint, None, given, progress) as described:
         asked = session.Session(
             command="run",
             endpoints=(described,),
-            load=Load(profiles, given["passes"], given["seed"]),
+            load=Load(profiles, given["passes"], given["seed"], session.held_by(drivers)),
             out=out,
             scored=False,
-            drivers=session.drivers_from(given),
+            drivers=drivers,
         )
         return judging.driven(asked, progress, lambda: judging.show_summary(out, as_json))

@@ -18,6 +18,7 @@ from loadgen.cli.progress import Progress
 from loadgen.discovery import open_endpoint
 from loadgen.drive import Alone, Crew
 from loadgen.endpoint import Endpoint, Opened, Transport
+from loadgen.held import Held, stored
 from loadgen.record import RunWriter
 from loadgen.record.writer import host_facts, take_anchor
 from loadgen.score import CannotScore, ScoredPass, check_reference, score_pass, throttle
@@ -38,11 +39,22 @@ class Drivers:
     backend: Backend = "socket"
 
 
-def drivers_from(given: Mapping[str, Any]) -> Drivers:
+def drivers_from(given: Mapping[str, Any], progress: Progress) -> Drivers:
     """Raises RayError."""
+    if given["http_backend"] == "httpx":
+        progress.say(
+            "warning: --http-backend httpx stamps chunks when Python reads them, after whatever else it had to do: "
+            "latencies under load are the client's as well as the server's. It is for proxies and HTTP/2."
+        )
     if given["ray"] is not None:
         ray_workers.check_installed()
     return Drivers(given["workers"], given["ray"], given["http_backend"])
+
+
+def held_by(drivers: Drivers) -> Held | None:
+    """What all processes together hold, if this machine was calibrated; of a cluster's nodes nothing is known."""
+    one = stored() if drivers.ray is None else None
+    return None if one is None else one.times(drivers.workers or 1)
 
 
 @dataclass(frozen=True, slots=True)

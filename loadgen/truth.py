@@ -1,11 +1,11 @@
 """A streaming server that knows when it sent each chunk: what a load client's clock is held against.
 
-    python tests/truth.py --port 0 --first-ms 20 --gap-ms 20 --chunk-bytes 250 --tokens 1
+    python -m loadgen.truth --port 0 --first-ms 20 --gap-ms 20 --chunk-bytes 250 --tokens 1
 
 Prints its port. POST …/completions streams chunks of so many token ids until max_tokens, on an absolute schedule,
 and keeps the moment before each write (time.monotonic_ns, which every process of the machine shares) and the moment
 when the kernel had the request. GET /sent gives {request id: {"received_ns", "sent_ns": […]}} and forgets them;
-GET /load {"cpu_s", "late_p99_ms"}.
+GET /load {"cpu_s", "late_p99_ms"}, the lateness of its own timers since the last /sent.
 """
 
 import argparse
@@ -181,6 +181,7 @@ class Wire:
         if self.url.endswith("/sent"):
             sent = self.truth.sent.copy()
             self.truth.sent.clear()
+            self.truth.late_s.clear()
             return sent
         if self.url.endswith("/models"):
             return {"object": "list", "data": [{"id": "truth", "object": "model", "owned_by": "truth"}]}
