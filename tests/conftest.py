@@ -1,6 +1,7 @@
 """Servers for the tests: the embedded engine by default, a real vLLM where LOADGATE_VLLM_PYTHON names one."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -101,3 +102,17 @@ def _started(recipe: str, settings: dict[str, object]) -> launch.Server:
 
 def _assignments(settings: dict[str, object]) -> list[str]:
     return sorted(f"{key}={value}" for key, value in settings.items())
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for 127.0.0.1, with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command")
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    asked = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run(
+        ["openssl", *asked.split(), "-keyout", path, "-out", path.with_suffix(".crt")], check=True, capture_output=True
+    )
+    path.write_bytes(path.read_bytes() + path.with_suffix(".crt").read_bytes())
+    return path

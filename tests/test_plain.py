@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -140,3 +141,41 @@ def test_a_run_over_httpx_warns_and_says_what_its_stamps_are(tmp_path: Path, wor
     assert {anchor.stamps for anchor in run.anchors()} == {"read"}
     assert run.asked["drivers"]["backend"] == "httpx"
     assert [r.failure for r in run.records() if r.phase == "timed"] == [None] * 8
+
+
+async def _speak_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One reply to one request, by the library of that protocol."""
+    from h2.config import H2Configuration
+    from h2.connection import H2Connection
+    from h2.events import StreamEnded
+
+    connection = H2Connection(H2Configuration(client_side=False))
+    connection.initiate_connection()
+    writer.write(connection.data_to_send())
+    while data := await reader.read(1 << 16):
+        for seen in connection.receive_data(data):
+            if isinstance(seen, StreamEnded):
+                connection.send_headers(seen.stream_id, [(":status", "200"), ("content-type", "text/event-stream")])
+                for part in (text("a", [1]), text("b", [2], finish="stop"), usage(1, 2), DONE):
+                    connection.send_data(seen.stream_id, part)
+                    writer.write(connection.data_to_send())
+                    await asyncio.sleep(0.01)
+                connection.end_stream(seen.stream_id)
+        writer.write(connection.data_to_send())
+    writer.close()
+
+
+async def test_http2_is_spoken_where_its_library_is_installed(certificate: Path) -> None:
+    """Agreed on under TLS; the record has every stamp that HTTP/1.1 gives."""
+    pytest.importorskip("h2")
+    server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_side.load_cert_chain(certificate)
+    server_side.set_alpn_protocols(["h2"])
+    transport = PlainTransport(ssl.create_default_context(cafile=str(certificate)), trust_env=False)
+    async with await asyncio.start_server(_speak_http2, "127.0.0.1", 0, ssl=server_side) as server:
+        record = await at(transport, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", Asking())
+        await transport.aclose()
+    stamps = [record.sent_ns, record.first_byte_ns, *record.chunk_ns, record.end_ns]
+
+    assert (kind(record), record.token_ids, record.finish_reason) == (None, [1, 2], "stop")
+    assert stamps == sorted(stamp for stamp in stamps if stamp is not None)

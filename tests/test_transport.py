@@ -2,10 +2,8 @@
 
 import asyncio
 import gzip
-import shutil
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -279,20 +277,6 @@ async def test_the_clocks_distance_is_taken_anew() -> None:
     steps[0] = 5_000_000_000
     assert abs(transport.sync() - 5_000_000_000) < 1_000_000
     await transport.aclose()
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate for 127.0.0.1, with its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    asked = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    subprocess.run(
-        ["openssl", *asked.split(), "-keyout", path, "-out", path.with_suffix(".crt")], check=True, capture_output=True
-    )
-    path.write_bytes(path.read_bytes() + path.with_suffix(".crt").read_bytes())
-    return path
 
 
 async def test_tls_is_stamped_by_us(certificate: Path) -> None:

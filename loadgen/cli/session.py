@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from loadgen import compare, ray_workers
+from loadgen import compare
 from loadgen.backend import Backend, stamps, timed_transport
 from loadgen.cli.progress import Progress
 from loadgen.discovery import open_endpoint
@@ -47,6 +47,8 @@ def drivers_from(given: Mapping[str, Any], progress: Progress) -> Drivers:
             "latencies under load are the client's as well as the server's. It is for proxies and HTTP/2."
         )
     if given["ray"] is not None:
+        from loadgen import ray_workers
+
         ray_workers.check_installed()
     return Drivers(given["workers"], given["ray"], given["http_backend"])
 
@@ -144,7 +146,7 @@ async def _crew(
     asked = session.drivers
     if asked.ray is None and asked.workers in (None, 1):
         return Alone(world.clock, writer.record)
-    from loadgen import processes, workers
+    from loadgen import processes, ray_workers, workers
 
     def setups(count: int) -> list[workers.Setup]:
         return workers.Setup.all(count, sides, asked.backend, writer)
