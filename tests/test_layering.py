@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("loadgen", "gates", "servers")
 
-# endpoint holds URLs and TLS, discovery and side what is not timed; the rest is one timed request: its transports, their
-# parts, and the client above them.
+# endpoint holds URLs and TLS, discovery and side what is not timed; the rest is one timed request: its transports,
+# their parts, and the client above them.
 _UNTIMED = ("endpoint", "discovery", "side")
 _TIMED = ("client", "transport", "connection", "reply", "memory", "plain")
 SPEAK_HTTPX = {f"loadgen.{name}" for name in (*_UNTIMED, *_TIMED)}

@@ -16,8 +16,9 @@ import pytest
 
 from loadgen.cli.progress import Progress
 from loadgen.client import Place
+from loadgen.discovery import open_endpoint
 from loadgen.drive import Part
-from loadgen.endpoint import Endpoint, open_endpoint
+from loadgen.endpoint import Endpoint
 from loadgen.processes import several
 from loadgen.profile import Limits
 from loadgen.prompts import Prompt
