@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from loadgen import headroom, prompts
 from loadgen.client import Place
-from loadgen.drive import Crew, Driven, Part
+from loadgen.drive import Crew, Driven, Part, Tally
 from loadgen.endpoint import EndpointError, Opened
 from loadgen.held import Held
 from loadgen.profile import Profile
@@ -45,6 +45,7 @@ class Load:
     passes: int
     seed: int
     held: Held | None = None  # by this machine's client; None where nobody measured it
+    scored: bool = True  # a finished pass then carries its records; else memory stays flat, however long it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Finished:
     profile: str
     pass_no: int
     lanes: int | None
-    records: list[Record]
+    records: list[Record]  # none where the load is not to be scored
+    tally: Tally
 
 
 def order(sides: Sequence[Opened], pass_no: int) -> list[Opened]:
@@ -99,7 +101,7 @@ class _Driver:
         observe: Callable[[Opened], Observer],
         shown: ProgressDisplay,
     ) -> None:
-        self.sides, self.passes, self.seed, self.held = sides, load.passes, load.seed, load.held
+        self.sides, self.load, self.passes, self.seed = sides, load, load.passes, load.seed
         self.crew, self.observe, self.shown = crew, observe, shown
         self.profiles = {profile.name: profile for profile in load.profiles}
         self.answered: set[str] = set()  # labels: from then on an endpoint's failures are evidence
@@ -130,19 +132,19 @@ class _Driver:
             self.shown.say(f"warning: {name}: {found}")
 
     def _beyond(self, profile: Profile, lanes: int | None, reply: tuple[float, float] | None) -> str | None:
-        if self.held is None:
+        if self.load.held is None:
             return None
         if reply is None or reply[0] <= 0:
-            return self.held.beyond(lanes or 0, None)
+            return self.load.held.beyond(lanes or 0, None)
         seconds, chunks = reply
         rate = profile.arrivals.rate_per_s if profile.arrivals else (lanes or 0) / seconds
-        return self.held.beyond(rate * seconds, rate * chunks)
+        return self.load.held.beyond(rate * seconds, rate * chunks)
 
     async def timed_pass(self, side: Opened, name: str, pass_no: int) -> Finished:
         profile, lanes = self.profiles[name], self.lanes[name]
         requests = self._requests(side, profile, lanes, str(pass_no), profile.count(lanes))
-        records = await self._drive(side, profile, requests, "timed", pass_no)
-        return Finished(side.endpoint.label, name, pass_no, lanes, records)
+        driven = await self._drive(side, profile, requests, "timed", pass_no)
+        return Finished(side.endpoint.label, name, pass_no, lanes, driven.records, driven.tally)
 
     def _requests(self, side: Opened, profile: Profile, lanes: int | None, key: str, count: int) -> list[Request]:
         seed, pass_key = self.seed, f"{profile.name}-{key}"
@@ -156,7 +158,7 @@ class _Driver:
         lanes = min(count, profile.lanes if isinstance(profile.lanes, int) else _WARMUP_LANES)
         shape = profile.model_copy(update={"arrivals": None, "lanes": lanes})
         requests = self._requests(side, shape, lanes, "warmup", count)
-        records = await self._drive(side, profile, requests, "warmup", 0)
+        records = (await self._drive(side, profile, requests, "warmup", 0)).records
         if any(record.failure is None for record in records):
             self.answered.add(side.endpoint.label)
         if side.endpoint.label not in self.answered:
@@ -227,12 +229,18 @@ class _Driver:
         phase: Phase,
         pass_no: int,
         samples: list[dict[str, float]] | None = None,
-    ) -> list[Record]:
+    ) -> Driven:
         label = side.endpoint.label
         lanes = len({request.lane for request in requests}) if profile.arrivals is None else 0
         self.shown.start(f"{profile.name} {_titles[phase]} {pass_no + 1} {label}", len(requests), lanes)
         place = Place(endpoint=label, profile=profile.name, pass_no=pass_no, phase=phase, probe=None)
-        part = Part(requests, place, profile.limits, lanes or min(len(requests), _OPEN_LOOP_CONNECTIONS))
+        part = Part(
+            requests=requests,
+            place=place,
+            limits=profile.limits,
+            connections=lanes or min(len(requests), _OPEN_LOOP_CONNECTIONS),
+            records_wanted=self.load.scored or phase != "timed",
+        )
         observer = self.observe(side)
         watch = _CALIBRATE_SAMPLE_S if phase == "calibrate" else 1.0
         watched: AbstractAsyncContextManager[list[dict[str, float]]] = nullcontext([])
@@ -244,7 +252,7 @@ class _Driver:
             samples.extend(seen)
         if phase == "timed":
             observer.note("client", _client_values(driven), profile.name, pass_no)
-        return driven.records
+        return driven
 
 
 _titles: dict[Phase, str] = {"timed": "pass", "warmup": "warm-up", "calibrate": "calibration", "probe": "probe"}
@@ -291,12 +299,10 @@ def _client_values(driven: Driven) -> dict[str, Any]:
     """How the client itself fared: of several processes the worst."""
     p99 = max((late for one in driven.lateness if (late := one.p99_s()) is not None), default=None)
     worst = max((late for one in driven.lateness if (late := one.max_s()) is not None), default=None)
-    chunks = sum(len(record.chunk_ambiguous) for record in driven.records)
-    ambiguous = sum(sum(record.chunk_ambiguous) for record in driven.records)
     return {
         "loop_lag_p99_ms": None if p99 is None else p99 * 1e3,
         "loop_lag_max_ms": None if worst is None else worst * 1e3,
-        "ambiguous_share": ambiguous / chunks if chunks else None,
+        "ambiguous_share": driven.tally.ambiguous / driven.tally.chunks if driven.tally.chunks else None,
         "clock_moved_us": driven.clock_moved_ns / 1e3,
         "processes": len(driven.lateness),
     }

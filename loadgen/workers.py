@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from loadgen import dialects
 from loadgen.backend import Backend, stamps, timed_transport
 from loadgen.client import Client
-from loadgen.drive import Clock, Driven, Part, ProgressDisplay, Ready, new_id
+from loadgen.drive import Clock, Driven, Part, ProgressDisplay, Ready, Tally, new_id
 from loadgen.endpoint import Endpoint, Opened, Target, base_url, timed_client
 from loadgen.record import Anchor, Record, RunWriter
 from loadgen.record.writer import RecordsFile, take_anchor, worker_file
@@ -111,6 +111,7 @@ class Worker:
     async def ready(self, part: Part) -> None:
         """Makes the bytes and opens the connections. Raises NoRoom, DialectError."""
         http, target = self._sides[part.place.endpoint]
+        part = replace(part, records_wanted=part.records_wanted or self._file is None)
         client = Client(http, target, part.limits, time.monotonic_ns, new_id)
         self._ready: Ready = await self._working(Ready.make(client, part, time.monotonic_ns))
 
@@ -203,7 +204,8 @@ class Several:
             self._write(index, one.records)
         await self._count(shown)
         return Driven(
-            records=[record for one in driven for record in one.records],
+            records=[record for one in driven for record in one.records] if part.records_wanted else [],
+            tally=Tally.total([one.tally for one in driven]),
             lateness=[late for one in driven for late in one.lateness],
             clock_moved_ns=max(one.clock_moved_ns for one in driven),
         )

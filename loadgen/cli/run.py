@@ -41,7 +41,7 @@ def command(endpoint: str, profile_names: tuple[str, ...], out: Path | None, as_
         asked = session.Session(
             command="run",
             endpoints=(described,),
-            load=Load(profiles, given["passes"], given["seed"], session.held_by(drivers)),
+            load=Load(profiles, given["passes"], given["seed"], session.held_by(drivers), scored=False),
             out=out,
             scored=False,
             drivers=drivers,

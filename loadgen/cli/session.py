@@ -114,8 +114,8 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
 
             async for finished in compare.passes(sides, session.load, crew, observe, progress):
                 counts["passes"] += 1
-                counts["requests"] += len(finished.records)
-                counts["failed"] += sum(record.failure is not None for record in finished.records)
+                counts["requests"] += finished.tally.requests
+                counts["failed"] += finished.tally.failed
                 if reference is not None:
                     await _score(reference, finished, writer, progress, world)
             reason = "done"
