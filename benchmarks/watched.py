@@ -77,7 +77,7 @@ class _Family:
         if self._looks % _MEMBERS_EVERY == 0:
             self._members = _session(self.leader)
         self._looks += 1
-        self.rss_mb = max(self.rss_mb, sum(map(_rss_mb, self._members)))
+        self.rss_mb = max(self.rss_mb, sum(map(rss_mb, self._members)))
         self._reap()
 
     def _reap(self) -> None:
@@ -115,7 +115,7 @@ def _stat(process: Path, field: int) -> str | None:
     return None
 
 
-def _rss_mb(pid: int) -> float:
+def rss_mb(pid: int) -> float:
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE / 2**20
     return 0.0
