@@ -7,7 +7,6 @@ Prints the client's resident memory and open files minute by minute, and its gro
 
 import argparse
 import contextlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -62,9 +61,8 @@ def _arguments() -> argparse.Namespace:
 def _profile(folder: Path) -> str:
     """No warm-up: the first minute is one."""
     file = folder / "soak.toml"
-    file.write_text(
-        'endpoint = "completions"\nlanes = 1\nrequests = 1\nmax_tokens = 1\n[prompts]\nsource = "builtin"\n[warmup]\nrequests = 0\n'
-    )
+    shape = 'endpoint = "completions"\nlanes = 1\nrequests = 1\nmax_tokens = 1\n'
+    file.write_text(shape + '[prompts]\nsource = "builtin"\n[warmup]\nrequests = 0\n')
     return str(file)
 
 
@@ -74,7 +72,7 @@ def _watched(client: "subprocess.Popen[str]", truth: Truth, lanes: int) -> Itera
     while client.poll() is None:
         time.sleep(EVERY_S)
         with contextlib.suppress(OSError):
-            files = len(os.listdir(f"/proc/{client.pid}/fd"))
+            files = len(list(Path(f"/proc/{client.pid}/fd").iterdir()))
             if files >= lanes:
                 began, seen = (began, True) if seen else (time.monotonic(), True)
                 yield Sample(time.monotonic() - began, rss_mb(client.pid), files)

@@ -39,16 +39,16 @@ async def several(
         ray.shutdown()
 
 
-def check_installed() -> None:
-    """Raises RayError."""
+def check(address: str) -> None:
+    """Before anything is written: Ray is here, and something answers there. Raises RayError."""
     if importlib.util.find_spec("ray") is None:
         raise RayError("--ray needs Ray: pip install 'loadgate[ray]', here and on every node.")
+    _check_answers(address)
 
 
 def _connected(address: str) -> Any:
     import ray
 
-    _check_answers(address)
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, ValueError, RuntimeError) as error:

@@ -8,10 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from conftest import StartVllm
-from loadgen import cli
+from loadgen import cli, prompts
+from loadgen.prompts import builtin
 from loadgen.record import Record, Run
 from servers import launch
 
@@ -69,6 +71,55 @@ def test_solo_and_eight_lanes_are_driven(vllm_server: launch.Server, tmp_path: P
         assert len(reply.token_ids or []) == reply.usage.completion_tokens == sum(n or 0 for n in reply.chunk_tokens)
         assert reply.finish_reason in ("stop", "length")
         assert reply.chunk_ns == sorted(reply.chunk_ns)
+
+
+GREEDY = """
+lanes = 1
+requests = 6
+max_tokens = 48
+endpoint = "{endpoint}"
+[prompts]
+source = "builtin"
+max_words = 60
+[sampling]
+temperature = 0.0
+request_seeds = true
+[warmup]
+requests = 1
+"""
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_a_stream_is_read_as_the_same_request_without_one(
+    vllm_server: launch.Server, tmp_path: Path, endpoint: str
+) -> None:
+    """Greedy, with the same seeds: one text, the same ids of prompt and reply, the same counts, the same end."""
+    profile = tmp_path / "greedy.toml"
+    profile.write_text(GREEDY.format(endpoint=endpoint))
+    cli._run(["run", vllm_server.url, "--profile", str(profile), "--seed", "7", "--out", str(tmp_path / "run")])
+    records = timed(tmp_path / "run")
+    path = "chat/completions" if endpoint == "chat" else "completions"
+    made = prompts.make(builtin.Settings(max_words=60), 7, "greedy-0", len(records))
+    asked_again = {f"greedy-0-{index}": prompt for index, prompt in enumerate(made)}
+
+    assert len(records) == 6
+    for record in records:
+        prompt = asked_again[record.prompt_id]
+        said = {"messages": prompt.messages} if endpoint == "chat" else {"prompt": prompt.text}
+        body = {"model": "tiny", "return_token_ids": True, **record.asked, **said}
+        answer = httpx.post(f"{vllm_server.url}/v1/{path}", json=body, timeout=60).json()
+        choice, usage = answer["choices"][0], answer["usage"]
+        text = choice["message"]["content"] if endpoint == "chat" else choice["text"]
+        prompt_ids = answer["prompt_token_ids"] if endpoint == "chat" else choice["prompt_token_ids"]
+
+        assert (record.failure, record.flags) == (None, [])
+        assert (record.text, record.token_ids) == (text, choice["token_ids"])
+        assert record.prompt_token_ids == prompt_ids
+        assert record.finish_reason == choice["finish_reason"]
+        assert record.usage is not None
+        assert record.usage.prompt_tokens == usage["prompt_tokens"]
+        assert record.usage.completion_tokens == usage["completion_tokens"]
+        assert record.asked["seed"] > 0
 
 
 def test_stock_against_itself_is_equivalent(vllm_server: launch.Server, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def drivers_from(given: Mapping[str, Any], progress: Progress) -> Drivers:
     if given["ray"] is not None:
         from loadgen import ray_workers
 
-        ray_workers.check_installed()
+        ray_workers.check(given["ray"])
     return Drivers(given["workers"], given["ray"], given["http_backend"])
 
 
