@@ -4,7 +4,6 @@ Failed requests are counted and never timed: a request that was refused is no fa
 there is no figure (None). Chunks are not tokens: ITL lies between chunks that carry tokens, TPOT divides by tokens.
 """
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,9 +12,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from gates.finding import Estimate
-from gates.intervals import clustered, order_statistic
-from gates.throughput import arrival_rate, busy_tokens, in_flight, rate, succeeded_requests, tokens_of
-from loadgen.record import Record, Run
+from gates.intervals import Floats, clustered, order_statistic
+from gates.throughput import Timed, arrival_rate, busy_tokens, in_flight, rate, succeeded_requests
+from loadgen.record import Run
 
 _NS_PER_MS = 1e6
 
@@ -68,12 +67,12 @@ def summarise(run: Run) -> Summary:
 
     Raises loadgen.record.Broken where a file of the run cannot be read.
     """
-    records: dict[tuple[str, str], list[Record]] = {
+    records: dict[tuple[str, str], list[Timed]] = {
         (endpoint, profile): [] for profile in run.asked.get("profiles", {}) for endpoint in run.asked["endpoints"]
     }
     for record in run.records():
         if record.phase == "timed" and record.probe is None:
-            records.setdefault((record.endpoint, record.profile), []).append(record)
+            records.setdefault((record.endpoint, record.profile), []).append(Timed.of(record))
     loads = [_load(key, found, run.asked) for key, found in records.items() if found]
     return Summary(complete=run.complete, loads=loads)
 
@@ -87,14 +86,14 @@ def summarise_two(stock: Run, candidate: Run) -> Summary:
     )
 
 
-def _load(key: tuple[str, str], records: list[Record], asked: dict[str, Any]) -> Load:
+def _load(key: tuple[str, str], records: list[Timed], asked: dict[str, Any]) -> Load:
     endpoint, name = key
     profile = asked.get("profiles", {}).get(name, {})
     good = [record for record in records if record.failure is None]
     passes = _by_pass(records)
     open_loop = bool(profile.get("arrivals"))
     due = [record for record in records if open_loop and record.due_ns is not None]
-    counts = [tokens_of(record) for record in good]
+    counts = [record.tokens for record in good]
     countable = bool(good) and None not in counts
     gaps, inside = _gaps(good)
     first, later = ([], []) if open_loop else _waves(passes)
@@ -106,7 +105,7 @@ def _load(key: tuple[str, str], records: list[Record], asked: dict[str, Any]) ->
         asked=_asked(profile, asked.get("passes"), records),
         ended=len(records),
         succeeded=len(good),
-        failed=dict(Counter(record.failure.kind for record in records if record.failure is not None)),
+        failed=dict(Counter(record.failure for record in records if record.failure is not None)),
         tokens=sum(filter(None, counts)) if countable else None,
         ttft_ms=_over_requests(good, _ttft),
         ttft_first_ms=_over_requests(first, _ttft) if later else None,
@@ -123,21 +122,21 @@ def _load(key: tuple[str, str], records: list[Record], asked: dict[str, Any]) ->
         sent_per_s=arrival_rate(_by_pass(due), "sent_ns"),
         lateness_ms=_over_requests(due, _lateness),
         in_flight=in_flight(passes),
-        ambiguous_gaps=inside / sum(map(len, gaps)) if any(gaps) else None,
+        ambiguous_gaps=inside / sum(map(len, gaps)) if any(map(len, gaps)) else None,
     )
 
 
-def _by_pass(records: Iterable[Record]) -> list[list[Record]]:
-    passes: defaultdict[int, list[Record]] = defaultdict(list)
+def _by_pass(records: Iterable[Timed]) -> list[list[Timed]]:
+    passes: defaultdict[int, list[Timed]] = defaultdict(list)
     for record in records:
         passes[record.pass_no].append(record)
     return [passes[number] for number in sorted(passes)]
 
 
-def _waves(passes: list[list[Record]]) -> tuple[list[Record], list[Record]]:
+def _waves(passes: list[list[Timed]]) -> tuple[list[Timed], list[Timed]]:
     """(each lane's first request of a pass, the others), those that succeeded."""
-    first: list[Record] = []
-    later: list[Record] = []
+    first: list[Timed] = []
+    later: list[Timed] = []
     for records in passes:
         seen: set[int] = set()
         for record in sorted((one for one in records if one.sent_ns is not None), key=lambda one: one.sent_ns or 0):
@@ -147,7 +146,7 @@ def _waves(passes: list[list[Record]]) -> tuple[list[Record], list[Record]]:
     return first, later
 
 
-def _asked(profile: dict[str, Any], passes: Any, records: list[Record]) -> int | None:
+def _asked(profile: dict[str, Any], passes: Any, records: list[Timed]) -> int | None:
     if not isinstance(passes, int):
         return None
     lanes = 0 if profile.get("arrivals") else len({record.lane for record in records})
@@ -161,64 +160,64 @@ def _asked(profile: dict[str, Any], passes: Any, records: list[Record]) -> int |
 # What one record says. None where it does not.
 
 
-def tpot_ms(record: Record) -> float | None:
+def tpot_ms(record: Timed) -> float | None:
     """Span from the first chunk to the last, over the tokens that came after the first chunk."""
     if len(record.chunk_ns) < 2:
         return None
-    total, first = tokens_of(record), record.chunk_tokens[0]
+    total, first = record.tokens, record.first_tokens
     # Where the wire does not say how many tokens the first chunk brought, it is taken to be one.
     later = None if total is None else total - (1 if first is None else first)
-    span = record.chunk_ns[-1] - record.chunk_ns[0]
+    span = float(record.chunk_ns[-1] - record.chunk_ns[0])
     return span / later / _NS_PER_MS if later else None
 
 
-def _ttft(record: Record) -> float | None:
-    if not record.chunk_ns or record.sent_ns is None:
+def _ttft(record: Timed) -> float | None:
+    if not len(record.chunk_ns) or record.sent_ns is None:
         return None
-    return (record.chunk_ns[0] - record.sent_ns) / _NS_PER_MS
+    return float(record.chunk_ns[0] - record.sent_ns) / _NS_PER_MS
 
 
-def _ttft_from_due(record: Record) -> float | None:
-    if not record.chunk_ns or record.due_ns is None:
+def _ttft_from_due(record: Timed) -> float | None:
+    if not len(record.chunk_ns) or record.due_ns is None:
         return None
-    return (record.chunk_ns[0] - record.due_ns) / _NS_PER_MS
+    return float(record.chunk_ns[0] - record.due_ns) / _NS_PER_MS
 
 
-def _e2e(record: Record) -> float | None:
+def _e2e(record: Timed) -> float | None:
     if record.end_ns is None or record.sent_ns is None:
         return None
     return (record.end_ns - record.sent_ns) / _NS_PER_MS
 
 
-def _lateness(record: Record) -> float | None:
+def _lateness(record: Timed) -> float | None:
     if record.sent_ns is None or record.due_ns is None:
         return None
     return (record.sent_ns - record.due_ns) / _NS_PER_MS
 
 
-def _gaps(records: list[Record]) -> tuple[list[list[float]], int]:
+def _gaps(records: list[Timed]) -> tuple[list[Floats], int]:
     """Gaps between chunks, reply by reply in milliseconds, and how many lie inside one read (their length is lost)."""
     gaps, inside = [], 0
     for record in records:
-        stamps, together = record.chunk_ns, record.chunk_ambiguous
-        gaps.append([(later - sooner) / _NS_PER_MS for sooner, later in itertools.pairwise(stamps)])
-        inside += sum(together[i] and together[i - 1] and stamps[i] == stamps[i - 1] for i in range(1, len(together)))
+        between_ns, together = np.diff(record.chunk_ns), record.ambiguous
+        gaps.append(between_ns / _NS_PER_MS)
+        inside += int((together[1:] & together[:-1] & (between_ns == 0)).sum())
     return gaps, inside
 
 
 # Figures with their intervals.
 
 
-def _over_requests(records: list[Record], figure: Callable[[Record], float | None]) -> Quantiles | None:
+def _over_requests(records: list[Timed], figure: Callable[[Timed], float | None]) -> Quantiles | None:
     values = np.sort([value for record in records if (value := figure(record)) is not None])
     return {f"p{q}": order_statistic(values, q / 100) for q in (50, 90, 99)} if len(values) else None
 
 
-def _over_gaps(replies: list[list[float]]) -> Quantiles | None:
-    replies = [gaps for gaps in replies if gaps]
+def _over_gaps(replies: list[Floats]) -> Quantiles | None:
+    replies = [gaps for gaps in replies if len(gaps)]
     if not replies:
         return None
-    values = np.concatenate([np.asarray(gaps) for gaps in replies])
+    values = np.concatenate(replies)
     reply = np.repeat(np.arange(len(replies)), [len(gaps) for gaps in replies])
     order = np.argsort(values, kind="stable")
     return {f"p{q}": clustered(values[order], reply[order], q / 100) for q in (50, 90, 99)}

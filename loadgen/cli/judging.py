@@ -1,5 +1,8 @@
 """What follows the driving: from the files to a verdict, from the verdict to the terminal and the exit code."""
 
+import contextlib
+import ctypes
+import gc
 import math
 import os
 import sys
@@ -71,7 +74,15 @@ def driven(asked: "Session", progress: "Progress", judged: Callable[[], int]) ->
         if asked.out.exists() and any(record.phase == "timed" for record in Run.open(asked.out).records()):
             judged()
         raise
+    _give_back()
     return judged()
+
+
+def _give_back() -> None:
+    """What the driving held goes back to the system, or the judging would stand on top of it."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # glibc's own
 
 
 def check_room(asked: "Session") -> None:

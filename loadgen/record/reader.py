@@ -178,7 +178,7 @@ def _whole(record: Record, file: Path, number: int) -> Record:
         "id": not re.fullmatch(r"[0-9a-f]{16,}", record.id),
         "chunk_tokens": len(record.chunk_tokens) != len(record.chunk_ns),
         "chunk_ambiguous": len(record.chunk_ambiguous) != len(record.chunk_ns),
-        "a number beyond 64 bits": not all(-_BEYOND <= one < _BEYOND for one in numbers),
+        "a number beyond 64 bits": bool(numbers) and (min(numbers) < -_BEYOND or max(numbers) >= _BEYOND),
     }
     for what, holds in wrong.items():
         if holds:
