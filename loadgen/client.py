@@ -21,8 +21,8 @@ from loadgen.transport import SocketTransport, TlsError, encode
 
 Keep = Callable[[Record], None]
 
-_SLICE = 16  # reads parsed in one turn of the loop, about 50 µs
-_PIECE_S = 0.25  # how often a growing answer with log-probabilities is read and let go: gigabytes otherwise
+_SLICE = 48  # reads parsed in one turn of the loop, about 100 µs
+_PIECE_S = 0.5  # how often a growing answer is read and its bytes let go: with log-probabilities they are gigabytes
 
 
 class OverTime(httpx.ReadTimeout):
@@ -143,7 +143,7 @@ class Client:
         reply = prepared.http.extensions["reply"] = Reply()
         echo = prepared.request.prompt.text if prepared.asked.get("echo") else None
         transcript = Transcript(self._target.dialect, echo)
-        watch = _Watch(self._limits, self._clock, reply, transcript, in_pieces="logprobs" in prepared.asked)
+        watch = _Watch(self._limits, self._clock, reply, transcript)
         broke: failures.Broke | None = None
         try:
             await self._sent(prepared.http, reply, watch)
@@ -242,22 +242,20 @@ def _ambiguous(reads: list[int]) -> list[bool]:
 class _Watch:
     """Ends a reply that is beyond its profile's limits. Looks only when a limit may have been reached."""
 
-    def __init__(self, limits: Limits, clock: Clock, reply: Reply, transcript: Transcript, in_pieces: bool) -> None:
+    def __init__(self, limits: Limits, clock: Clock, reply: Reply, transcript: Transcript) -> None:
         self._limits, self._clock, self._reply, self._transcript = limits, clock, reply, transcript
-        self._in_pieces = in_pieces
         self._began_ns = clock()
         self._loop = asyncio.get_running_loop()
         self._timer = self._look_in(limits.first_token_s)
 
     def _look_in(self, wait_s: float) -> asyncio.TimerHandle:
-        # Never later than idle_s from now: what comes right after this look may be the last thing that comes.
-        longest_s = _PIECE_S if self._in_pieces else min(self._limits.idle_s, self._limits.request_s)
-        return self._loop.call_later(min(wait_s, longest_s), self._look)
+        # What comes right after this look may be the last thing that comes.
+        return self._loop.call_later(min(wait_s, _PIECE_S, self._limits.idle_s), self._look)
 
     def _look(self) -> None:
         now_ns = self._clock()
         if self._reply.status == 200 and failures.is_stream(self._reply):
-            self._transcript.follow(self._reply, release=self._in_pieces)
+            self._transcript.follow(self._reply, release=True)
         whole_left_s = self._limits.request_s - (now_ns - self._began_ns) / 1e9
         quiet_left_s = self._quiet_left_s(now_ns)
         if whole_left_s <= 0:

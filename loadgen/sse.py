@@ -34,22 +34,26 @@ class Reader:
 
     def feed(self, stamp_ns: int, read: int, piece: bytes) -> list[Event]:
         """The events that these bytes complete. stamp_ns and read are handed on as they are."""
-        # The common case, one whole event a read, costs no bookkeeping.
-        if (
-            piece[:6] == b"data: "
-            and piece.find(b"\n") == len(piece) - 2
-            and piece[-1] == _LF
-            and b"\r" not in piece
-            and self._between
-        ):
-            self._begun = True
-            return [Event(stamp_ns, read, piece[6:-2])]
         self._stamp_ns, self._read = stamp_ns, read
         if not self._begun:
             piece = self._without_bom(piece)
         events = self._lines(piece)
         self._between = not (self._tail or self._data or self._name or self._after_cr)
         return events
+
+    def whole(self, piece: bytes) -> bytes | None:
+        """The data of a piece that is one whole event, the common case, which costs no bookkeeping; else None, and the
+        piece is yet to be fed."""
+        if (
+            self._between
+            and piece[:6] == b"data: "
+            and piece.find(b"\n") == len(piece) - 2
+            and piece[-1] == _LF
+            and b"\r" not in piece
+        ):
+            self._begun = True
+            return piece[6:-2]
+        return None
 
     def _without_bom(self, piece: bytes) -> bytes:
         """The stream's bytes so far without their mark; empty while they may still become one."""

@@ -13,9 +13,11 @@ import orjson
 from loadgen.dialects import Dialect, Reading, ServerError
 from loadgen.record import Logprob, Usage
 from loadgen.reply import Reply
-from loadgen.sse import Event, Reader
+from loadgen.sse import Reader
 
 _SHORT = 16  # bytes; [DONE] with any spaces a server may put around it
+_BEYOND_IDS = 4  # fields of a Reading that nearly every event leaves as they are, but for its having a choice
+_PLAIN = Reading(choice=True)[_BEYOND_IDS:]
 _ODD_SHAPES = (TypeError, ValueError, AttributeError, LookupError)  # what reading a body of another shape raises
 
 
@@ -81,12 +83,16 @@ class Transcript:
         if self._followed == 0 and reads:
             self._decode = decoder(reply.header(b"content-encoding"))
         end = len(reads) if most is None else min(len(reads), self._followed + most)
+        whole, take = self._events.whole, self._take
         for index in range(self._followed, end):
             stamp_ns, piece = reads[index]
             if self._decode is not None:
                 piece = self._decoded(self._decode, piece)
-            for event in self._events.feed(stamp_ns, index, piece):
-                self._take(event)
+            if data := whole(piece):
+                take(stamp_ns, index, data, True)
+            else:
+                for event in self._events.feed(stamp_ns, index, piece):
+                    take(*event)
             if release:
                 reads[index] = (stamp_ns, b"")
         self._followed = end
@@ -96,7 +102,7 @@ class Transcript:
         self.follow(reply)
         last = self._events.end()
         if last is not None:
-            self._take(last)
+            self._take(*last)
         if not _are_token_ids(self.token_ids):
             self.token_ids, self.malformed = None, self.malformed or "token ids that are no token ids"
         if not _are_token_ids(self.prompt_token_ids):
@@ -110,22 +116,38 @@ class Transcript:
             self._decode = _nothing
             return b""
 
-    def _take(self, event: Event) -> None:
+    def _take(self, stamp_ns: int, read: int, data: bytes, terminated: bool) -> None:
         if self.done_ns is not None:
             return
-        self.last_event_ns = event.stamp_ns
-        if len(event.data) < _SHORT and event.data.strip() == b"[DONE]":
-            self.done_ns = event.stamp_ns
+        self.last_event_ns = stamp_ns
+        if len(data) < _SHORT and data.strip() == b"[DONE]":
+            self.done_ns = stamp_ns
             return
         try:
-            self._add(event, self._read_event(orjson.loads(event.data)))
+            reading = self._read_event(orjson.loads(data))
+            if reading[_BEYOND_IDS:] != _PLAIN or not self._add_plain(stamp_ns, read, reading):
+                self._add(stamp_ns, read, reading)
         except _ODD_SHAPES as error:
-            if event.terminated:  # what a cut connection left of an event is no fault of its own
-                self.malformed = self.malformed or f"an event that cannot be read ({error}): {event.data[:80]!r}"
+            if terminated:  # what a cut connection left of an event is no fault of its own
+                self.malformed = self.malformed or f"an event that cannot be read ({error}): {data[:80]!r}"
         else:
-            self.cut_last_event |= not event.terminated
+            self.cut_last_event |= not terminated
 
-    def _add(self, event: Event, reading: Reading) -> None:
+    def _add_plain(self, stamp_ns: int, read: int, reading: Reading) -> bool:
+        """Nearly every event: text and its ids behind others of their kind. False: it is not that plain."""
+        text, ids = reading.text, reading.token_ids
+        if not text or not ids or reading.reasoning or reading.tool_calls:
+            return False
+        if self._echo or self.token_ids is None or self._running is None:
+            return False
+        self._text.write(text)
+        self.token_ids += ids
+        self.chunk_ns.append(stamp_ns)
+        self.chunk_read.append(read)
+        self.chunk_tokens.append(len(ids))
+        return True
+
+    def _add(self, stamp_ns: int, read: int, reading: Reading) -> None:
         if reading.finish_reason is not None and not isinstance(reading.finish_reason, str):
             raise TypeError("finish_reason is no text")  # read back, it would make the whole run unreadable
         if self._echo and reading.text:
@@ -134,8 +156,8 @@ class Transcript:
             self._text.truncate(self._text.seek(reading.kept))
         tokens = self._tokens(reading)
         if reading.carries_tokens or (reading.choice and tokens):
-            self.chunk_ns.append(event.stamp_ns)
-            self.chunk_read.append(event.read)
+            self.chunk_ns.append(stamp_ns)
+            self.chunk_read.append(read)
             self.chunk_tokens.append(tokens)
             self._add_tokens(reading)
         if reading.logprobs:
@@ -145,7 +167,7 @@ class Transcript:
         if reading.reply_ids is not None:
             self.token_ids, self.ids_missing = reading.reply_ids, False
         if reading.last:
-            self.done_ns = event.stamp_ns
+            self.done_ns = stamp_ns
         self.speculation = reading.speculation or self.speculation
         self.error = self.error or reading.error
         if reading.usage and (reading.usage.prompt_tokens or reading.usage.completion_tokens):
