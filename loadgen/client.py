@@ -16,12 +16,13 @@ from loadgen.profile import Limits
 from loadgen.record import Asked, FailureKind, Phase, Probe, Record
 from loadgen.reply import Clock, Reply, Truncated
 from loadgen.request import Request
+from loadgen.slack import Slack
 from loadgen.transcript import Transcript
 from loadgen.transport import SocketTransport, TlsError, encode
 
 Keep = Callable[[Record], None]
 
-_SLICE = 48  # reads parsed in one turn of the loop, about 100 µs
+_SLICE = 16  # reads parsed in one turn of the loop, about 30 µs
 _PIECE_S = 0.5  # how often a growing answer is read and its bytes let go: with log-probabilities they are gigabytes
 
 
@@ -95,6 +96,7 @@ class Client:
         self._transport = http._transport
         self._http, self._target, self._limits, self._clock, self._new_id = http, target, limits, clock, new_id
         self._in_flight = 0
+        self._slack = Slack()
         self._ended: deque[_Ended] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._urls = {"completions": target.method_url("completions"), "chat": target.method_url("chat")}
@@ -143,7 +145,7 @@ class Client:
         reply = prepared.http.extensions["reply"] = Reply()
         echo = prepared.request.prompt.text if prepared.asked.get("echo") else None
         transcript = Transcript(self._target.dialect, echo)
-        watch = _Watch(self._limits, self._clock, reply, transcript)
+        watch = _Watch(self._limits, self._clock, self._slack, reply, transcript)
         broke: failures.Broke | None = None
         try:
             await self._sent(prepared.http, reply, watch)
@@ -242,17 +244,21 @@ def _ambiguous(reads: list[int]) -> list[bool]:
 class _Watch:
     """Ends a reply that is beyond its profile's limits. Looks only when a limit may have been reached."""
 
-    def __init__(self, limits: Limits, clock: Clock, reply: Reply, transcript: Transcript) -> None:
-        self._limits, self._clock, self._reply, self._transcript = limits, clock, reply, transcript
+    def __init__(self, limits: Limits, clock: Clock, slack: Slack, reply: Reply, transcript: Transcript) -> None:
+        self._limits, self._clock, self._slack = limits, clock, slack
+        self._reply, self._transcript = reply, transcript
+        self._stopped = False
         self._began_ns = clock()
         self._loop = asyncio.get_running_loop()
         self._timer = self._look_in(limits.first_token_s)
 
     def _look_in(self, wait_s: float) -> asyncio.TimerHandle:
         # What comes right after this look may be the last thing that comes.
-        return self._loop.call_later(min(wait_s, _PIECE_S, self._limits.idle_s), self._look)
+        return self._loop.call_later(min(wait_s, _PIECE_S, self._limits.idle_s), self._slack.do, self._look)
 
     def _look(self) -> None:
+        if self._stopped:
+            return
         now_ns = self._clock()
         if self._reply.status == 200 and failures.is_stream(self._reply):
             self._transcript.follow(self._reply, release=True)
@@ -277,4 +283,5 @@ class _Watch:
         return f"No token within {self._limits.first_token_s:g} s."
 
     def stop(self) -> None:
+        self._stopped = True
         self._timer.cancel()

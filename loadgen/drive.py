@@ -16,6 +16,7 @@ from loadgen.profile import Limits
 from loadgen.record import Record
 from loadgen.request import Request
 from loadgen.schedule import by_lane
+from loadgen.slack import Slack
 
 Clock = Callable[[], int]
 Keep = Callable[[Record], None]
@@ -133,7 +134,8 @@ class Ready:
 
     @staticmethod
     async def make(client: Client, part: Part, clock: Clock) -> "Ready":
-        lanes = [_Lane(client, requests) for requests in by_lane(part.requests).values()]
+        slack = Slack()
+        lanes = [_Lane(client, requests, slack) for requests in by_lane(part.requests).values()]
         for lane in lanes:
             if lane.due_s < _AHEAD_S:
                 lane.make_ready()
@@ -188,8 +190,8 @@ class _Lane:
     """One lane's requests. The bytes of each are made while the one before is in flight: a pass of any length holds
     few of them, and none is made between an answer's end and the next request."""
 
-    def __init__(self, client: Client, requests: Sequence[Request]) -> None:
-        self._client = client
+    def __init__(self, client: Client, requests: Sequence[Request], slack: Slack) -> None:
+        self._client, self._slack = client, slack
         self._left = deque(requests)
         self._next: Prepared | None = None
         self.due_s = requests[0].due_s or 0.0
@@ -201,9 +203,9 @@ class _Lane:
             self._left.popleft()
 
     def make_ready_soon(self) -> None:
-        """In the loop's next turn, when the request that is about to leave has left."""
+        """When the request that is about to leave has left."""
         if self._left:
-            asyncio.get_running_loop().call_soon(self._make_ready_or_wait)
+            self._slack.do(self._make_ready_or_wait)
 
     def _make_ready_or_wait(self) -> None:
         with suppress(DialectError):  # the lane itself will meet it, and end the pass
