@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,6 +17,11 @@ from servers.recipes.vllm import PYTHON_VARIABLE
 # Elsewhere new examples are tried at every run; what lands must not depend on which.
 settings.register_profile("any machine", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("any machine")
+
+# Under nohup, or behind a script's &, these come ignored, and every program started here would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(_number, signal.SIG_DFL)
 
 SimServer = Callable[..., launch.Server]
 StartVllm = Callable[..., AbstractContextManager[launch.Server]]
