@@ -91,6 +91,13 @@ async def drained(opened: Opened) -> dict[str, float]:
         await asyncio.sleep(_DRAIN_POLL_S)
 
 
+async def _set_within(event: asyncio.Event, limit_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+    return event.is_set()
+
+
 class Observer:
     """Writes the telemetry of one endpoint's passes."""
 
@@ -112,18 +119,24 @@ class Observer:
         """Border counters before and after, samples of the gauges in between (also yielded, growing)."""
         self.note("border", await drained(self._opened), profile, pass_no, "start")
         samples: list[dict[str, float]] = []
-        sampler = asyncio.create_task(self._sample(profile, pass_no, every_s, samples))
+        over = asyncio.Event()
+        sampler = asyncio.create_task(self._sample(profile, pass_no, every_s, samples, over))
         try:
             yield samples
-        finally:
+        except BaseException:  # the pass was broken off: nobody waits for a page
             sampler.cancel()
+            raise
+        finally:
+            # A page that is on its way is read to its end: a connection that is cut off in its pool is never closed.
+            over.set()
             await asyncio.wait([sampler])
         # Not reached when the pass was interrupted: there is no second border then.
         self.note("border", await drained(self._opened), profile, pass_no, "end")
 
-    async def _sample(self, profile: str, pass_no: int, every_s: float, samples: list[dict[str, float]]) -> None:
-        while True:
-            await asyncio.sleep(every_s)
+    async def _sample(
+        self, profile: str, pass_no: int, every_s: float, samples: list[dict[str, float]], over: asyncio.Event
+    ) -> None:
+        while not await _set_within(over, every_s):
             values = await counters(self._opened)
             if not values:
                 return  # no metrics page: nothing to watch
