@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from servers.sim import tokenizer
+from servers.sim import faults, tokenizer
 from servers.sim.protocol import Asked
 from servers.sim.scores import LogprobForm, Scores
 from servers.sim.sequence import Emission
@@ -17,11 +17,18 @@ DONE = b"data: [DONE]\n\n"
 class Reply:
     """One request's answer: its identity, and how its tokens are shown."""
 
-    def __init__(self, asked: Asked, scores: Scores, answer_id: str, created: int, model: str) -> None:
+    def __init__(
+        self, asked: Asked, scores: Scores, answer_id: str, created: int, model: str, fault: str | None = None
+    ) -> None:
         self.asked = asked
+        self._fault = fault
         self.id, self.created, self.model = answer_id, created, model
         self._scores = scores
         self._form = None if asked.logprobs is None else LogprobForm(asked.logprobs, asked.tokens_as_ids)
+
+    @property
+    def bundles(self) -> bool:
+        return self._fault == "bundled"
 
     def head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
@@ -44,6 +51,8 @@ class Reply:
 
     def usage(self, tokens: int) -> dict[str, int]:
         prompt = len(self.asked.job.prompt)
+        if self._fault == "usage":
+            tokens = round(faults.USAGE * tokens)
         return {"prompt_tokens": prompt, "total_tokens": prompt + tokens, "completion_tokens": tokens}
 
     def tail(self, tokens: int) -> bytes:
@@ -68,7 +77,32 @@ def chunks(reply: Reply) -> Callable[[Emission], bytes]:
         first = False
         return sent if emission.finish_reason is None else sent + reply.tail(len(emission.sequence.tokens))
 
-    return chunk
+    return bundled(chunk, faults.BUNDLED) if reply.bundles else chunk
+
+
+def bundled(chunk: Callable[[Emission], bytes], steps: int) -> Callable[[Emission], bytes]:
+    """Nothing for the steps held back, then one chunk for all of them."""
+    held: list[Emission] = []
+
+    def hold(emission: Emission) -> bytes:
+        held.append(emission)
+        if len(held) < steps and emission.finish_reason is None:
+            return b""
+        sent = chunk(_joined(held))
+        held.clear()
+        return sent
+
+    return hold
+
+
+def _joined(emissions: Sequence[Emission]) -> Emission:
+    """Several steps' tokens as if one had brought them."""
+    return replace(
+        emissions[-1],
+        tokens=[token for emission in emissions for token in emission.tokens],
+        rows=[row for emission in emissions for row in emission.rows],
+        text="".join(emission.text for emission in emissions),
+    )
 
 
 def event(body: dict[str, Any]) -> bytes:
@@ -121,11 +155,9 @@ def _chat_choice(reply: Reply, emission: Emission, first: bool) -> dict[str, Any
 
 def whole(reply: Reply, emissions: Sequence[Emission]) -> bytes:
     """The body of an answer that is not streamed: its emissions as if they were one."""
-    tokens = [token for emission in emissions for token in emission.tokens]
-    rows = [row for emission in emissions for row in emission.rows]
-    joined = replace(emissions[-1], tokens=tokens, rows=rows, text="".join(emission.text for emission in emissions))
+    joined = _joined(emissions)
     body = _whole_chat(reply, joined) if reply.asked.chat else _whole_completion(reply, joined)
-    return orjson.dumps({**body, "usage": reply.usage(len(tokens))})
+    return orjson.dumps({**body, "usage": reply.usage(len(joined.tokens))})
 
 
 def _whole_completion(reply: Reply, joined: Emission) -> dict[str, Any]:

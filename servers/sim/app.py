@@ -83,14 +83,17 @@ class Api:
     async def _reply(self, exchange: Exchange, asked: Asked) -> None:
         given = exchange.header(b"x-request-id") or uuid.uuid4().hex
         answer_id = f"{'chatcmpl' if asked.chat else 'cmpl'}-{given}"
-        reply = Reply(asked, self._scores, answer_id, int(time.time()), self.settings.model)
+        reply = Reply(asked, self._scores, answer_id, int(time.time()), self.settings.model, self.settings.fault)
+        if self.settings.fault == "dropped" and self.engine.drops():
+            raise Refused("The engine failed.", status=500, kind="InternalServerError")
         await (self._stream(exchange, reply) if asked.stream else self._whole(exchange, reply))
 
     async def _stream(self, exchange: Exchange, reply: Reply) -> None:
         async with self._running(exchange, reply.asked, chunks(reply)) as stream:
             await exchange.open_stream()
             async for chunk in stream:
-                await exchange.write(chunk, last=False)
+                if chunk:  # nothing where a fault holds it back
+                    await exchange.write(chunk, last=False)
             # An aborted request has nobody to tell.
             if stream.sequence.finish_reason != "abort":
                 await exchange.write(b"", last=True)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from servers.sim.decode import Decoder, generator, sampler_of
+from servers.sim.decode import Decoder, sampler_of
+from servers.sim.faults import DROPPED, generator
 from servers.sim.sequence import Emission, Job, Sequence, Text
 from servers.sim.settings import BLOCK_TOKENS, Settings
 
@@ -77,10 +78,14 @@ class Engine:
         self.counters = Counters()
         self.steps: deque[StepLog] = deque(maxlen=_STEPS_KEPT)
         self._rng = rng
-        self._decoder = Decoder(sampler)
+        self._decoder = Decoder(sampler, settings.fault)
         self._idle_from_ns = 0  # the modelled end of the last step
         if settings.speculative:
             _ = self.model.draft  # made before the first request, not during it
+
+    def drops(self) -> bool:
+        """Whether the next request is one that a server with that fault does not serve."""
+        return bool(self._rng.random() < DROPPED)
 
     @property
     def kv_usage(self) -> float:
@@ -95,7 +100,7 @@ class Engine:
             job=job,
             arrival_ns=now_ns,
             state=self.model.read(job.prompt),
-            rng=generator(job.seed, self._rng),
+            rng=generator(self.settings.fault, job.prompt, job.seed, self._rng),
             text=Text(job.stop),
         )
         self.waiting.append(sequence)
@@ -196,7 +201,7 @@ class Engine:
 
     def _emit(self, sequence: Sequence, drafts: int) -> Emission:
         if sequence.job.max_tokens > 0:
-            return self._decoder.emit(sequence, drafts)
+            return self._decoder.emit(sequence, drafts, len(self.running))
         return Emission(
             sequence=sequence,
             tokens=[],

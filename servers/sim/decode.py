@@ -4,8 +4,7 @@ import functools
 from collections import OrderedDict
 from typing import NamedTuple
 
-import numpy as np
-
+from servers.sim import faults
 from servers.sim.model import Model, Rows
 from servers.sim.sampling import Law, Laws, Sampling, draw, verified
 from servers.sim.sequence import Emission, FinishReason, Sequence
@@ -53,12 +52,19 @@ class Drawn(NamedTuple):
 class Decoder:
     """Draws tokens for sequences. Advances a sequence's reply, its context's hash and its text."""
 
-    def __init__(self, sampler: Sampler) -> None:
+    def __init__(self, sampler: Sampler, fault: str | None = None) -> None:
         self.model = sampler.model
         self._sampler = sampler
+        self._fault, self._change = fault, faults.change(fault)
+        self._verified = faults.VERIFIERS.get(fault or "", verified)
+        self._changed: dict[tuple[Sampling, int], Law] = {}
 
-    def emit(self, sequence: Sequence, drafts: int) -> Emission:
-        """One step's tokens for a sequence: `drafts` drafted ones verified, or a single draw where that is 0."""
+    def emit(self, sequence: Sequence, drafts: int, running: int = 1) -> Emission:
+        """One step's tokens for a sequence: `drafts` drafted ones verified, or a single draw where that is 0.
+
+        running: sequences in the engine.
+        """
+        self._running = running
         drawn = self._speculate(sequence, drafts) if drafts else self._draw(sequence)
         kept, reason, stop = 0, None, None
         for token in drawn.tokens:
@@ -93,14 +99,19 @@ class Decoder:
             state = self.model.advance(state, drafted[ahead])
             rows.append(self.model.row(state))
         truths = [self._law(False, sequence, ahead, row) for ahead, row in enumerate(rows)]
-        tokens = verified(drafted, truths, guesses, sequence.rng)
+        tokens = self._verified(drafted, truths, guesses, sequence.rng)
         return Drawn(tokens, rows[: len(tokens)], drafts)
 
     def _law(self, of_draft: bool, sequence: Sequence, ahead: int, row: int) -> Law:
         sampling = sequence.job.sampling
         if len(sequence.tokens) + ahead < sequence.job.min_tokens:
             sampling = sampling.without_eos()
-        return self._sampler.law(of_draft, sampling, row)
+        law = self._sampler.law(of_draft, sampling, row)
+        if of_draft or self._change is None or not faults.applies(self._fault, sequence, ahead, self._running):
+            return law
+        if (sampling, row) not in self._changed:
+            self._changed[sampling, row] = faults.changed(law, row, self._change)
+        return self._changed[sampling, row]
 
 
 def _ending(sequence: Sequence, token: int) -> tuple[FinishReason | None, str | None]:
@@ -112,8 +123,3 @@ def _ending(sequence: Sequence, token: int) -> tuple[FinishReason | None, str | 
     if stop is not None:
         return "stop", stop
     return ("length", None) if sequence.left <= 0 else (None, None)
-
-
-def generator(seed: int | None, engine: np.random.Generator) -> np.random.Generator:
-    """A request's own generator where it has a seed, else the engine's, shared by all."""
-    return engine if seed is None else np.random.default_rng(seed)

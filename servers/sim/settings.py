@@ -4,6 +4,8 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from servers.sim.faults import Fault
+
 BLOCK_TOKENS = 16
 """KV cache granularity, vLLM's usual one."""
 
@@ -33,6 +35,8 @@ class Settings(BaseModel):
     draft_noise: float = Field(
         default=2.6, ge=0, le=20, description="sd of the frozen noise on the draft's logits, nat"
     )
+
+    fault: Fault | None = Field(default=None, description="planted: what a lossy server would do, to try the gates on")
 
     max_model_len: int = Field(default=2048, ge=16, description="longest prompt and reply together, tokens")
     kv_cache_tokens: int = Field(default=8192, ge=16, description="KV cache capacity, tokens; whole blocks of 16 count")
