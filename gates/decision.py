@@ -22,11 +22,41 @@ class Arms:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistic:
-    """A statistic that may reject, with the margin (in its own units, a token) that its sequence is tuned to."""
+class Totals:
+    """Sums of one statistic over both arms. matched: of equal numbers of tokens, None where they share no profile."""
 
-    arms: Arms
+    own: Sums
+    stock: Sums
+    matched: tuple[Sums, Sums] | None
+
+
+def totals(arms: Arms) -> Totals:
+    own, stock = (sequential.sums(pooled(list(arm.values()))) for arm in (arms.candidate, arms.stock))
+    both = matched(arms.candidate, arms.stock)
+    return Totals(own, stock, None if both is None else (sequential.sums(both[0]), sequential.sums(both[1])))
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A statistic that may reject, with the margin (in its own units, a token) that its sequence is tuned to.
+
+    bounded: the margin is also what equivalence asks for; else the statistic may only reject.
+    """
+
+    totals: Totals
     margin: float
+    bounded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """What the e-process over the named alternatives says of these tokens.
+
+    excused: what they look like is a fault whose size the margins bound, so that inside them it does not matter.
+    """
+
+    rejects: bool = False
+    excused: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +86,14 @@ class Measured:
         return self.stock_interval.excludes_zero
 
 
-def decide(judged: Statistic, others: Sequence[Statistic], levels: Levels, equivalent: float, replies: int) -> Decision:
+def decide(
+    judged: Statistic,
+    others: Sequence[Statistic],
+    levels: Levels,
+    equivalent: float,
+    replies: int,
+    suspicion: Suspicion = Suspicion(),
+) -> Decision:
     """judged has data of both arms; it and the others may reject, its own interval decides on equivalence.
 
     equivalent: coverage of that interval. replies: the fewest from which a claim beyond the null may be made.
@@ -67,11 +104,13 @@ def decide(judged: Statistic, others: Sequence[Statistic], levels: Levels, equiv
     broken = measured.stock_interval.outside(margin)
     inside = measured.interval.inside(margin)
     outside = enough and _measured(judged, levels.outside).interval.outside(margin)
-    rejected = any(_rejects(statistic, levels) for statistic in (judged, *others))
+    rejected = any(_rejects(statistic, levels, suspicion) for statistic in (judged, *others))
     outcome: Outcome = "undecided"
-    if inside and enough and not broken:
+    if not judged.bounded:
+        outcome, broken = "different" if rejected else "passed", False
+    elif inside and enough and not broken and (not rejected or suspicion.excused):
         outcome = "equivalent"
-    elif not inside and not broken and (outside or rejected):
+    elif not broken and (outside or (rejected and not (inside and suspicion.excused))):
         outcome = "different"
     return Decision(
         outcome=outcome,
@@ -84,7 +123,7 @@ def decide(judged: Statistic, others: Sequence[Statistic], levels: Levels, equiv
 
 
 def _measured(judged: Statistic, alpha: float) -> Measured:
-    own, stock = (sequential.sums(pooled(list(arm.values()))) for arm in (judged.arms.candidate, judged.arms.stock))
+    own, stock = judged.totals.own, judged.totals.stock
     at_stock = sequential.estimating(stock, judged.margin, 1 - STOCK_LEVEL)
     if not at_stock.excludes_zero:
         return Measured(own, stock, sequential.estimating(own, judged.margin, alpha), at_stock)
@@ -92,20 +131,16 @@ def _measured(judged: Statistic, alpha: float) -> Measured:
     return Measured(own, stock, one.minus(other), at_stock)
 
 
-def _rejects(statistic: Statistic, levels: Levels) -> bool:
-    """The candidate is not what the reference says, and neither is it what stock is.
+def _rejects(statistic: Statistic, levels: Levels, suspicion: Suspicion) -> bool:
+    """The candidate is not what the reference says (by this statistic, or by the e-process), nor is it what stock is.
 
     The first alone would call a numerical floor that both share a difference; asking that stock does not reject would
     be a race that two identical servers lose.
     """
-    own = sequential.sums(pooled(list(statistic.arms.candidate.values())))
-    if not sequential.rejecting(own, statistic.margin, levels.reject).excludes_zero:
+    own, both = statistic.totals.own, statistic.totals.matched
+    if not suspicion.rejects and not sequential.rejecting(own, statistic.margin, levels.reject).excludes_zero:
         return False
-    both = matched(statistic.arms.candidate, statistic.arms.stock)
-    if both is None:
-        return False
-    candidate, stock = (sequential.sums(part) for part in both)
-    return sequential.gap(candidate, stock, statistic.margin, levels.gap).excludes_zero
+    return both is not None and sequential.gap(*both, statistic.margin, levels.gap).excludes_zero
 
 
 def _needs(measured: Measured, margin: float, levels: Levels, replies: int) -> int | None:

@@ -34,6 +34,7 @@ class Reply:
     chunk_tokens: Ints | None  # None where the wire does not say for every chunk
     tokens: int | None  # received; None where neither ids nor usage came
     failure: FailureKind | None
+    stopped: bool = False  # by itself: finish_reason "stop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Pass:
     end: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Arm:
     """All drained passes of one endpoint, by pass number, then in the order of the profiles."""
 
@@ -56,6 +57,7 @@ class Arm:
     label: str
     passes: list[Pass]
     telemetry: list[Telemetry]  # without samples
+    eos: frozenset[int] = frozenset()  # ids that end a reply, as stock's show; empty where they do not
 
     def of(self, profile: str | None) -> list[Pass]:
         """Passes of one profile, or all of them (None)."""
@@ -132,6 +134,8 @@ def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bo
     reads = [_read(run) for run in runs]
     stock, of_stock = _arm("stock", labels["stock"], reads[0])
     candidate, of_candidate = _arm("candidate", labels["candidate"], reads[-1])
+    ends = _end_ids(stock)
+    stock, candidate = (dataclasses.replace(arm, eos=ends) for arm in (stock, candidate))
     warnings = of_stock + of_candidate
     ended = all(run.complete for run in runs)
     paired = candidate_run is None or _same_prompts(stock_run, candidate_run)
@@ -150,6 +154,27 @@ def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bo
     )
     differing = _differing_prompts(evidence)
     return dataclasses.replace(evidence, warnings=warnings + differing, same_prompts=not differing)
+
+
+_MOST_END_WITH = 0.9
+
+
+def _end_ids(stock: Arm) -> frozenset[int]:
+    """What stock's replies end with where they stop by themselves, and never hold before.
+
+    Empty where most stops end with something else: then the server's ids leave the end out.
+    """
+    last: Counter[int] = Counter()
+    inside: set[int] = set()
+    for one in stock.passes:
+        ids, reply = one.scored.rows["token_id"], one.scored.reply
+        is_last = np.append(reply[1:] != reply[:-1], True) if len(reply) else np.empty(0, np.bool_)
+        stopped = np.array([found.stopped for found in one.replies], np.bool_)
+        ends = is_last & stopped[reply]
+        last.update(ids[ends].tolist())
+        inside.update(np.unique(ids[~is_last]).tolist())
+    found = frozenset(last.keys() - inside)
+    return found if sum(last[token_id] for token_id in found) >= _MOST_END_WITH * last.total() else frozenset()
 
 
 def _profiles(run: Run) -> ItemsView[str, dict[str, Any]]:
@@ -266,6 +291,7 @@ def _reply(record: Record) -> Reply:
         chunk_tokens=np.array(known, np.int64) if len(known) == len(record.chunk_ns) else None,
         tokens=usage if record.token_ids is None else len(record.token_ids),
         failure=record.failure.kind if record.failure else None,
+        stopped=record.failure is None and record.finish_reason == "stop",
     )
 
 

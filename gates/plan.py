@@ -3,12 +3,13 @@
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
 from gates import checks
 from gates.checks import CheckSettings
+from gates.strata import Stratum
 from loadgen.record import available, find, nearest
 
 
@@ -32,7 +33,7 @@ class Plan(BaseModel):
     level_equivalent: float = Field(default=0.95, ge=0.5, lt=1)
     replies: int = Field(default=100, ge=2)
     profile_replies: int = Field(default=30, ge=2)
-    strata: list[Literal["profile"]] = ["profile"]
+    strata: list[Stratum] = ["profile"]
     required: dict[str, SerializeAsAny[CheckSettings]] = {}
     if_available: dict[str, SerializeAsAny[CheckSettings]] = {}
     contest: dict[str, Any] | None = None

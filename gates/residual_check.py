@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gates import residuals, sequential
+from gates import tokens
 from gates.checks import Checked, Terms
-from gates.decision import STOCK_LEVEL, Arms, Decision, Statistic, decide
+from gates.decision import STOCK_LEVEL, Arms, Decision, Statistic, Suspicion, decide, totals
 from gates.evidence import Arm, Evidence
 from gates.finding import Estimate, Finding
-from gates.residuals import Residuals
 from gates.scored import NO_FILE, NO_IDS
 from gates.sequential import Interval, Sums
 
@@ -32,20 +31,26 @@ METHOD_AGAINST_STOCK = METHOD + ", minus the stock server's own"
 class Question:
     """What one check asks. margin and says take the pooled or a profile's figures.
 
-    statistics: the first decides on equivalence, all may reject. margin: (sums, of a profile) → a token's margin.
+    statistics: names in gates.tokens; the first decides on equivalence, all may reject. margin: (sums, of a profile) →
+    a token's margin. bounded: False where the check may only reject; its margin then only tunes the sequences.
+    scale: (sums) → what a figure is divided by to be shown in `unit`.
     """
 
     check: str
     unit: str
-    statistics: Sequence[residuals.Statistic]
+    statistics: Sequence[str]
     margin: Callable[[Sums, bool], float]
     says: Callable[[Decision], str]
+    bounded: bool = True
+    scale: Callable[[Sums], float] = lambda sums: 1.0
 
 
 def examine(question: Question, evidence: Evidence, terms: Terms) -> Checked:
     """The pooled finding first, then one a profile; each says what is missing where there are no data."""
-    candidate = residuals.of_arm(evidence.candidate, evidence.profiles, question.statistics)
-    stock = residuals.of_arm(evidence.stock, evidence.profiles, question.statistics)
+    candidate, stock = (
+        [tokens.by_profile(arm, evidence.profiles, name) for name in question.statistics]
+        for arm in (evidence.candidate, evidence.stock)
+    )
     missing = {name: why for name in evidence.profiles if (why := _missing(evidence, name))}
     usable = [name for name in evidence.profiles if name not in missing]
     arms = [Arms(one, other) for one, other in zip(candidate, stock, strict=True)]
@@ -56,7 +61,7 @@ def examine(question: Question, evidence: Evidence, terms: Terms) -> Checked:
             why = missing.get(profile or next(iter(missing), ""), "the run asks for no profile")
             findings.append(_without_data(question, profile, terms.required, why))
             continue
-        decision = _decided(question, [_only(arm, names) for arm in arms], profile is not None, terms)
+        decision = _decided(question, [_only(arm, names) for arm in arms], profile, terms)
         findings.append(_finding(question, profile, terms, decision))
         if decision.needs is not None:
             # Tokens come to all profiles together.
@@ -70,43 +75,48 @@ def _only(arms: Arms, names: Sequence[str]) -> Arms:
     return Arms({name: arms.candidate[name] for name in names}, {name: arms.stock[name] for name in names})
 
 
-def _decided(question: Question, arms: Sequence[Arms], of_profile: bool, terms: Terms) -> Decision:
-    of_first = _total(arms[0].candidate)
-    margin = question.margin(of_first, of_profile)
-    tuned = [Statistic(arms[0], margin)]
-    for other in arms[1:]:
+def _decided(question: Question, arms: Sequence[Arms], profile: str | None, terms: Terms) -> Decision:
+    of_profile = profile is not None
+    first, *others = (totals(one) for one in arms)
+    margin = question.margin(first.own, of_profile)
+    tuned = [Statistic(first, margin, question.bounded)]
+    for other in others:
         # The same fault moves a statistic roughly in proportion to its variance; the margin only tunes the sequence.
-        scale = _total(other.candidate).variance / of_first.variance if of_first.variance > 0 else 1.0
+        scale = other.own.variance / first.own.variance if first.own.variance > 0 else 1.0
         tuned.append(Statistic(other, margin * scale))
     levels = terms.profile if of_profile else terms.pooled
     replies = terms.profile_replies if of_profile else terms.replies
-    return decide(tuned[0], tuned[1:], levels, terms.equivalent, replies)
-
-
-def _total(parts: dict[str, Residuals]) -> Sums:
-    return sequential.sums(residuals.pooled(list(parts.values())))
+    suspicion = Suspicion(profile in terms.suspects, terms.excused)
+    return decide(tuned[0], tuned[1:], levels, terms.equivalent, replies, suspicion)
 
 
 def _finding(question: Question, profile: str | None, terms: Terms, decision: Decision) -> Finding:
     measured = decision.measured
     against = measured.against_stock
     method = METHOD_AGAINST_STOCK if against else METHOD
+    scale, of_stock = question.scale(measured.own), question.scale(measured.stock)
     return Finding(
         check=question.check,
         profile=profile,
         required=terms.required,
         outcome=decision.outcome,
-        estimate=_estimate(measured.interval, terms.equivalent, measured.own.n, question.unit, method),
-        stock=_estimate(measured.stock_interval, STOCK_LEVEL, measured.stock.n, question.unit, METHOD),
-        margin=decision.margin,
+        estimate=_estimate(measured.interval, scale, terms.equivalent, measured.own.n, question.unit, method),
+        stock=_estimate(measured.stock_interval, of_stock, STOCK_LEVEL, measured.stock.n, question.unit, METHOD),
+        margin=decision.margin / scale if question.bounded else None,
         immaterial=decision.immaterial,
         says=_says(question, decision, terms, profile),
     )
 
 
-def _estimate(interval: Interval, level: float, n: int, unit: str, method: str) -> Estimate:
+def _estimate(interval: Interval, scale: float, level: float, n: int, unit: str, method: str) -> Estimate:
     return Estimate(
-        value=interval.value, low=interval.low, high=interval.high, level=level, n=n, unit=unit, method=method
+        value=interval.value / scale,
+        low=interval.low / scale,
+        high=interval.high / scale,
+        level=level,
+        n=n,
+        unit=unit,
+        method=method,
     )
 
 
@@ -142,6 +152,16 @@ def _without_data(question: Question, profile: str | None, required: bool, why: 
 
 
 def _missing(evidence: Evidence, profile: str) -> str | None:
+    if (why := sampled_otherwise(evidence, profile)) is not None:
+        return why
+    for arm in (evidence.candidate, evidence.stock):
+        if not any(len(one.scored.rows) for one in arm.of(profile)):
+            return _why_none(arm, profile)
+    return None
+
+
+def sampled_otherwise(evidence: Evidence, profile: str) -> str | None:
+    """Why the reference's log-probabilities are not those that the profile samples from; None where they are."""
     for sampling in evidence.sampling(profile):
         off = [
             f"{name} {sampling[name]}" for name, neutral in NEUTRAL.items() if sampling.get(name, neutral) != neutral
@@ -151,9 +171,6 @@ def _missing(evidence: Evidence, profile: str) -> str | None:
                 f"{profile} samples with {', '.join(off)}, and the reference's log-probabilities are those of "
                 "temperature 1 without truncation: use a profile that samples so"
             )
-    for arm in (evidence.candidate, evidence.stock):
-        if not any(len(one.scored.rows) for one in arm.of(profile)):
-            return _why_none(arm, profile)
     return None
 
 

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gates.evidence import Arm
 from gates.scored import Ints, Rows, Scored
 
 Floats = npt.NDArray[np.float64]
 
-BLOCK = 1 << 15
-"""Tokens worked on at once: 5 MB an array of k = 20, so that a million tokens never stand in memory as float64."""
+BLOCK = 1 << 14
+"""Tokens worked on at once: 2.5 MB an array of k = 20, so that a million tokens never stand in memory as float64."""
+
+NUCLEUS, COVERED = 0.985, 0.98
+"""The tail is what lies beyond the first; a position counts where the listed cells hold at least the second."""
+
+UNKNOWN = 1e-6
+"""The least chance of a token that is not listed: float32 log-probabilities do not sum more exactly."""
 
 TIED_NAT = 1e-6
 """bf16 logits tie at the top in 2 % of positions; float32 log-probabilities of a tie differ by less than this."""
@@ -24,12 +29,14 @@ class Cells:
 
     logp, p: (n, k), −inf and 0 beyond what the reference gave. other: (n,) mass of everything else, never negative.
     cell: (n,) where the token fell; k for `other`, which it is exactly when its id is not listed.
+    ids: (n, k), −1 beyond what was given.
     """
 
     logp: Floats
     p: Floats
     other: Floats
     cell: Ints
+    ids: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ def cells(rows: Rows) -> Cells:
     p = np.exp(logp)
     listed = ids == rows["token_id"][:, None]
     cell = np.where(listed.any(axis=1), listed.argmax(axis=1), ids.shape[1])
-    return Cells(logp, p, np.maximum(1 - p.sum(axis=1), 0), cell)
+    return Cells(logp, p, np.maximum(1 - p.sum(axis=1), 0), cell, ids)
 
 
 def _sorted(ids: npt.NDArray[np.int32], logp: Floats) -> tuple[npt.NDArray[np.int32], Floats]:
@@ -113,37 +120,59 @@ def _top(block: Cells) -> tuple[Floats, Floats]:
     return (block.cell < tied.sum(axis=1)).astype(np.float64), mass
 
 
+def tail(block: Cells) -> tuple[Floats, Floats]:
+    """1 where the token lies outside the nucleus of mass NUCLEUS, minus what lies there; 0 at positions whose cells
+    hold too little to tell."""
+    before = np.cumsum(block.p, axis=1) - block.p
+    inside = (before < NUCLEUS) & (block.p > 0)
+    told = 1 - block.other >= COVERED
+    mass = np.where(told, np.clip(1 - np.where(inside, block.p, 0).sum(axis=1), 0, 1), 0)
+    hit = told & (block.cell >= inside.sum(axis=1))
+    return hit - mass, mass * (1 - mass)
+
+
+def junk(block: Cells) -> tuple[Floats, Floats]:
+    """1 where the token is none of the likeliest k, minus what they leave over: corruption, or truncation to fewer."""
+    mass = np.maximum(block.other, UNKNOWN)
+    return (block.cell == block.p.shape[1]) - mass, mass * (1 - mass)
+
+
+def eos(ids: frozenset[int]) -> Statistic:
+    """1 where the token ends the reply, minus the chance of that, at positions that list one of these ids.
+
+    v is that chance itself, which is never less than the variance: Σd/Σv is then the hazard ratio minus 1, and its
+    standard error 1/√stops.
+    """
+
+    def statistic(block: Cells) -> tuple[Floats, Floats]:
+        ends = np.zeros(block.ids.shape, np.bool_)
+        for token_id in ids:
+            ends |= block.ids == token_id
+        mass = np.where(ends, block.p, 0).sum(axis=1)
+        k = block.p.shape[1]
+        hit = (block.cell < k) & ends[np.arange(len(mass)), np.minimum(block.cell, k - 1)]
+        return hit - mass, mass
+
+    return statistic
+
+
 def residuals(scored: Scored, statistics: Sequence[Statistic], first_reply: int = 0) -> list[Residuals]:
     """One Residuals a statistic, over every scored token of a pass; replies are numbered from first_reply."""
     n = len(scored.rows)
     out = [(np.empty(n), np.empty(n)) for _ in statistics]
-    for start, block in _blocks(scored.rows):
+    for start, block in blocks(scored.rows):
         part = slice(start, start + len(block.cell))
         for (d, v), statistic in zip(out, statistics, strict=True):
             d[part], v[part] = statistic(block)
     return [Residuals(d, v, scored.reply + first_reply) for d, v in out]
 
 
-def _blocks(rows: Rows) -> Iterator[tuple[int, Cells]]:
+def blocks(rows: Rows) -> Iterator[tuple[int, Cells]]:
     for start in range(0, len(rows), BLOCK):
         yield start, cells(rows[start : start + BLOCK])
 
 
-def of_arm(arm: Arm, profiles: Sequence[str], statistics: Sequence[Statistic]) -> list[dict[str, Residuals]]:
-    """For each statistic, profile → residuals over its passes. Profiles without scored tokens are left out."""
-    found: list[dict[str, Residuals]] = [{} for _ in statistics]
-    for profile in profiles:
-        parts, first_reply = [], 0
-        for one in arm.of(profile):
-            parts.append(residuals(one.scored, statistics, first_reply))
-            first_reply += len(one.replies)
-        if any(len(part[0]) for part in parts):
-            for place, of_passes in zip(found, zip(*parts, strict=True), strict=True):
-                place[profile] = _concatenated(of_passes)
-    return found
-
-
-def _concatenated(parts: Sequence[Residuals]) -> Residuals:
+def concatenated(parts: Sequence[Residuals]) -> Residuals:
     return Residuals(
         np.concatenate([part.d for part in parts]),
         np.concatenate([part.v for part in parts]),
@@ -155,7 +184,7 @@ def pooled(parts: Sequence[Residuals]) -> Residuals:
     """Residuals of several profiles as one, replies of different profiles kept apart."""
     ends = np.cumsum([part.reply[-1] + 1 if len(part) else 0 for part in parts])
     starts = ends - [part.reply[-1] + 1 if len(part) else 0 for part in parts]
-    return _concatenated(
+    return concatenated(
         [Residuals(part.d, part.v, part.reply + start) for part, start in zip(parts, starts, strict=True)]
     )
 

@@ -2,15 +2,16 @@
 
 from collections.abc import Collection
 
-from gates import checks, digests, speed
+from gates import checks, digests, rejection, speed
 from gates.checks import Check, Checked, CheckSettings, Levels, Terms
 from gates.evidence import Evidence
 from gates.finding import Finding, Needs, Outcome, Verdict
 from gates.plan import Plan, PlanError
+from gates.rejection import Suspected
 
-# Shares of alpha_different. The first is that of the pooled sequences, to be shared with whatever judges all tokens.
+# Shares of alpha_different. Of the first two, one half is the e-process's and one half the single sequences'.
 POOLED, STRATA, P_VALUES = 0.5, 0.25, 0.25
-GAP = 0.25  # of the two-sample half, for each check
+GAP = 0.2  # of the two-sample half, for each of likelihood, first choice, tail, junk, eos
 
 
 def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verdict:
@@ -21,8 +22,13 @@ def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verd
     if plan.contest is not None:
         raise PlanError(f"Plan {plan.name} holds a contest's rules, which gates.contest judges by.")
     used = plan.without(frozenset(without))
-    found = _checked(evidence, used)
+    alpha = plan.alpha_different
+    suspected = rejection.suspected(evidence, alpha * POOLED / 2, alpha * STRATA / 2, used)
+    found = _checked(evidence, used, suspected)
     findings = [finding for checked in found.values() for finding in checked.findings]
+    known = {finding.check for finding in findings if finding.outcome == "different"}  # pooled says it better
+    findings += [one for one in rejection.of_strata(evidence, suspected, alpha * GAP, used) if one.check not in known]
+    findings = rejection.excused(findings, suspected)
     # A candidate that is asked less, such as a shortened prompt, would be faster and as good as its word.
     outcome = _outcome(findings, used, evidence.whole and evidence.same_prompts)
     speeds = speed.measure(evidence)
@@ -34,26 +40,32 @@ def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verd
         specscore=speeds.specscore,
         speed=speeds.ratios,
         acceptance=speeds.acceptance,
-        diagnosis=None,
+        diagnosis=suspected.says if _measured_off(findings) else None,
         needs=_needs(found, used) if outcome == "undecided" and evidence.same_prompts else None,
         warnings=_warnings(evidence, plan, without) + speeds.warnings,
         findings=findings,
     )
 
 
-def _checked(evidence: Evidence, plan: Plan) -> dict[str, Checked]:
+def _measured_off(findings: list[Finding]) -> bool:
+    return any(finding.outcome == "different" or finding.immaterial for finding in findings)
+
+
+def _checked(evidence: Evidence, plan: Plan, suspected: Suspected) -> dict[str, Checked]:
     asked: list[tuple[str, CheckSettings, bool]] = [
         *((name, settings, True) for name, settings in plan.required.items()),
         *((name, settings, False) for name, settings in plan.if_available.items()),
     ]
     modules = {name: checks.load(name) for name, _, _ in asked}
     return {
-        name: modules[name].check(evidence, settings, _terms(modules, name, required, evidence, plan))
+        name: modules[name].check(evidence, settings, _terms(modules, name, required, evidence, plan, suspected))
         for name, settings, required in asked
     }
 
 
-def _terms(modules: dict[str, Check], name: str, required: bool, evidence: Evidence, plan: Plan) -> Terms:
+def _terms(
+    modules: dict[str, Check], name: str, required: bool, evidence: Evidence, plan: Plan, suspected: Suspected
+) -> Terms:
     """Splits the chance of a false `different` over everything that may call it."""
     alpha, profiles = plan.alpha_different, max(1, len(evidence.profiles))
     sequences = max(1, sum(module.SEQUENCES for module in modules.values()))
@@ -63,15 +75,17 @@ def _terms(modules: dict[str, Check], name: str, required: bool, evidence: Evide
     look = evidence.looks
     return Terms(
         required=required,
-        pooled=Levels(reject=alpha * POOLED / sequences, gap=alpha * GAP / own, outside=outside),
+        pooled=Levels(reject=alpha * POOLED / 2 / sequences, gap=alpha * GAP / own, outside=outside),
         profile=Levels(
-            reject=alpha * STRATA / (sequences * profiles), gap=alpha * GAP / (own * profiles), outside=outside
+            reject=alpha * STRATA / 2 / (sequences * profiles), gap=alpha * GAP / (own * profiles), outside=outside
         ),
         # Looks may go on for ever: the terms sum to one.
         p_value=alpha * P_VALUES / p_values / (look * (look + 1)),
         equivalent=plan.level_equivalent,
         replies=plan.replies,
         profile_replies=plan.profile_replies,
+        suspects=suspected.profiles,
+        excused=suspected.excusable,
     )
 
 
@@ -81,7 +95,7 @@ def _outcome(findings: list[Finding], plan: Plan, whole: bool) -> Outcome:
     required = [finding.outcome for finding in findings if finding.required]
     complete = {finding.check for finding in findings if finding.required} == set(plan.required)
     # An incomplete run may show a difference, never its absence; and no check at all shows nothing.
-    if whole and required and complete and all(outcome == "equivalent" for outcome in required):
+    if whole and required and complete and all(outcome in ("equivalent", "passed") for outcome in required):
         return "equivalent"
     return "undecided"
 

@@ -35,7 +35,17 @@ def outcomes(checked: Checked) -> dict[str | None, str]:
 
 def test_every_check_names_its_settings_and_what_it_spends() -> None:
     """A new check is one new file that has these."""
-    assert checks.names() == ["failures", "first_choice", "lengths", "likelihood", "memory"]
+    assert checks.names() == [
+        "eos",
+        "failures",
+        "first_choice",
+        "junk",
+        "lengths",
+        "likelihood",
+        "memory",
+        "pit",
+        "tail",
+    ]
     for name in checks.names():
         module = checks.load(name)
         module.Settings.model_validate({})

@@ -10,7 +10,7 @@ from scipy.stats import binom
 from factories import Floats, drawn, greedy_mix, heated, population
 from gates import residuals, sequential
 from gates.checks import Levels
-from gates.decision import Arms, Decision, Statistic, decide
+from gates.decision import Arms, Decision, Statistic, decide, totals
 from gates.residuals import Cells, Residuals
 
 LEVELS = Levels(reject=1e-4, gap=2.5e-4, outside=1e-4)
@@ -25,7 +25,7 @@ def arm(
 def decided(
     candidate: dict[str, Residuals], stock: dict[str, Residuals], margin: float = 0.05, replies: int = 100
 ) -> Decision:
-    return decide(Statistic(Arms(candidate, stock), margin), [], LEVELS, 0.95, replies)
+    return decide(Statistic(totals(Arms(candidate, stock)), margin), [], LEVELS, 0.95, replies)
 
 
 def test_inside_its_margin_is_equivalent() -> None:
@@ -107,6 +107,8 @@ def test_a_fault_in_a_few_replies_widens_the_interval() -> None:
     assert outcomes["equivalent"] <= binom.ppf(0.999, 60, 0.05)
 
 
+IDS = np.tile(np.arange(20, dtype=np.int32), (1, 1))
+
 TABLES = ((residuals.likelihood, 0.025), (residuals.first_choice, 0.01), (residuals.first_choice_weighted, 0.01))
 
 
@@ -116,7 +118,7 @@ def tables(p: Floats) -> list[tuple[Floats, Floats]]:
     found = []
     for statistic, _ in TABLES:
         by_cell = [
-            statistic(Cells(np.log(p[:, :k]), p[:, :k], np.maximum(1 - p[:, :k].sum(1), 0), np.full(len(p), cell)))
+            statistic(Cells(np.log(p[:, :k]), p[:, :k], np.maximum(1 - p[:, :k].sum(1), 0), np.full(len(p), cell), IDS))
             for cell in range(k + 1)
         ]
         found.append((np.stack([d for d, _ in by_cell], axis=1), by_cell[0][1]))
@@ -134,9 +136,9 @@ def verdict_of(candidate: list[Residuals], stock: list[Residuals], n: int) -> se
     """Outcomes of likelihood and of both first-choice statistics at the first n tokens."""
     arms = [Arms({"solo": one.first(n)}, {"solo": other.first(n)}) for one, other in zip(candidate, stock, strict=True)]
     variance = sequential.sums(arms[0].candidate["solo"]).variance
-    likelihood = decide(Statistic(arms[0], 0.025 * variance), [], LEVELS, 0.95, 100)
-    weighted = Statistic(arms[2], 0.03)
-    return {likelihood.outcome, decide(Statistic(arms[1], 0.01), [weighted], LEVELS, 0.95, 100).outcome}
+    likelihood = decide(Statistic(totals(arms[0]), 0.025 * variance), [], LEVELS, 0.95, 100)
+    weighted = Statistic(totals(arms[2]), 0.03)
+    return {likelihood.outcome, decide(Statistic(totals(arms[1]), 0.01), [weighted], LEVELS, 0.95, 100).outcome}
 
 
 def test_lossless_streams_are_never_different_and_become_equivalent() -> None:
@@ -176,8 +178,8 @@ def test_sampler_faults_are_different(fault: object, tokens: int) -> None:
 def test_a_statistic_without_margin_only_rejects() -> None:
     """The weighted first choice is off; the plain one's interval decides what is wholly inside."""
     rng = np.random.default_rng(1)
-    plain = Statistic(Arms(arm(rng, 0, 2000), arm(rng, 0, 2000)), 0.05)
-    off = Statistic(Arms(arm(rng, 0.4, 2000), arm(rng, 0, 2000)), 0.05)
+    plain = Statistic(totals(Arms(arm(rng, 0, 2000), arm(rng, 0, 2000))), 0.05)
+    off = Statistic(totals(Arms(arm(rng, 0.4, 2000), arm(rng, 0, 2000))), 0.05)
     assert decide(plain, [off], LEVELS, 0.95, 100).outcome == "different"
-    settled = dataclasses.replace(plain, arms=Arms(arm(rng, 0), arm(rng, 0)))
+    settled = dataclasses.replace(plain, totals=totals(Arms(arm(rng, 0), arm(rng, 0))))
     assert decide(settled, [off], LEVELS, 0.95, 100).immaterial

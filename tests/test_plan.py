@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gates import plan
-from gates.checks import failures, first_choice, likelihood
+from gates.checks import eos, failures, first_choice, junk, likelihood, pit, tail
 from gates.plan import PlanError
 
 
@@ -21,6 +21,10 @@ def test_strict_is_the_design() -> None:
     assert strict.required == {
         "likelihood": likelihood.Settings(margin_temperature=0.025, profile_margin_temperature=0.075),
         "first_choice": first_choice.Settings(margin=0.01, profile_margin=0.03),
+        "tail": tail.Settings(),
+        "junk": junk.Settings(),
+        "pit": pit.Settings(),
+        "eos": eos.Settings(margin_ratio=0.25),
         "failures": failures.Settings(margin_points=1.0),
     }
     assert list(strict.if_available) == ["memory", "lengths"]

@@ -11,8 +11,10 @@ from factories import FAST, SLOW, WARM, Server, Shape, comparison, single
 from gates import evidence, plan, verdict
 from gates.finding import Verdict
 from gates.plan import PlanError
+from gates.rejection import Suspected
 
-DEMO = plan.load("demo")
+CLEAN = Suspected(frozenset(), (), 0.0, None)
+DEMO = plan.load("demo").without({"eos"})  # the synthetic replies just break off
 
 
 def judged(path: Path, candidate: Server = FAST, shape: Shape | None = None, without: tuple[str, ...] = ()) -> Verdict:
@@ -30,10 +32,11 @@ def test_a_lossless_candidate_is_equivalent_with_its_speed(tmp_path: Path) -> No
 
 
 def test_a_warmer_candidate_is_different(tmp_path: Path) -> None:
-    """Temperature .9, found by likelihood, whatever the speed."""
+    """Temperature .9, found by likelihood among others and named, whatever the speed."""
     found = judged(tmp_path, WARM)
     assert found.outcome == "different"
-    assert {finding.check for finding in found.findings if finding.outcome == "different"} == {"likelihood"}
+    assert "likelihood" in {finding.check for finding in found.findings if finding.outcome == "different"}
+    assert found.diagnosis == "looks like temperature ≈ 0.9"
 
 
 def test_dropped_requests_alone_are_different(tmp_path: Path) -> None:
@@ -54,7 +57,7 @@ def test_a_required_check_without_data_leaves_it_undecided(tmp_path: Path) -> No
     """Text only: speed and failures are known, the tokens are not."""
     found = judged(tmp_path, Server(returns_ids=False, scored=False))
     missing = {finding.check for finding in found.findings if finding.missing and finding.required}
-    assert (found.outcome, missing) == ("undecided", {"likelihood", "first_choice"})
+    assert (found.outcome, missing) == ("undecided", {"likelihood", "first_choice", "tail", "junk", "pit"})
 
 
 def test_other_prompts_are_never_equivalent(tmp_path: Path) -> None:
@@ -71,7 +74,7 @@ def test_an_incomplete_run_is_never_equivalent(tmp_path: Path) -> None:
     found = judged(tmp_path, shape=Shape(ended="interrupted"))
     assert (found.outcome, found.interim) == ("undecided", True)
     assert found.warnings[0].startswith("The run is incomplete")
-    assert all(finding.outcome == "equivalent" for finding in found.findings if finding.required)
+    assert all(finding.outcome in ("equivalent", "passed") for finding in found.findings if finding.required)
 
 
 def test_an_incomplete_run_may_be_different(tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ def test_a_check_left_out_is_written_down(tmp_path: Path) -> None:
     found = judged(tmp_path, Server(failing=0.2), without=("failures", "memory"))
     assert found.outcome == "equivalent"
     assert found.warnings == ["Left out of plan demo: failures (which the plan requires), memory."]
-    assert {finding.check for finding in found.findings} == {"likelihood", "first_choice", "lengths"}
+    assert {finding.check for finding in found.findings} == {*DEMO.required, "lengths"} - {"failures"}
 
 
 def test_with_every_required_check_left_out_nothing_is_shown(tmp_path: Path) -> None:
@@ -101,7 +104,7 @@ def test_with_every_required_check_left_out_nothing_is_shown(tmp_path: Path) -> 
 
 def test_leaving_out_an_unknown_check_names_the_nearest(tmp_path: Path) -> None:
     """A typo is not silently nothing."""
-    with pytest.raises(PlanError, match=r"no check 'failure' to leave out\. Did you mean failures\?"):
+    with pytest.raises(PlanError, match=r"no check 'failure' to leave out\. Did you mean failures"):
         judged(tmp_path, without=("failure",))
 
 
@@ -123,15 +126,16 @@ def test_two_runs_are_judged_as_one_comparison(tmp_path: Path) -> None:
 
 
 def test_levels_share_the_error_budget(tmp_path: Path) -> None:
-    """Pooled sequences half, profiles a quarter, p-values a quarter; and looks for ever spend no more than one look."""
+    """Pooled sequences and the e-process half, strata a quarter, p-values a quarter; and looks for ever spend no more
+    than one look."""
     run = comparison(tmp_path / "run", np.random.default_rng(3), shape=Shape(requests=8, passes=2))
     found = evidence.load(run)
     modules = {name: verdict.checks.load(name) for name in DEMO.required}
-    terms = {name: verdict._terms(modules, name, True, found, DEMO) for name in modules}
+    terms = {name: verdict._terms(modules, name, True, found, DEMO, CLEAN) for name in modules}
     sequences = {name: module.SEQUENCES for name, module in modules.items()}
-    assert sum(terms[name].pooled.reject * n for name, n in sequences.items()) == pytest.approx(0.0005)
-    assert sum(terms[name].profile.reject * n * 2 for name, n in sequences.items()) == pytest.approx(0.00025)
-    assert terms["failures"].p_value == pytest.approx(0.00025 / 6)
+    assert sum(terms[name].pooled.reject * n for name, n in sequences.items()) == pytest.approx(0.00025)
+    assert sum(terms[name].profile.reject * n * 2 for name, n in sequences.items()) == pytest.approx(0.000125)
+    assert sum(term.p_value * modules[name].P_VALUES for name, term in terms.items()) == pytest.approx(0.00025 / 6)
     assert sum(1 / (look * (look + 1)) for look in range(1, 10_000)) < 1
 
 

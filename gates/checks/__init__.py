@@ -42,6 +42,8 @@ class Terms:
     equivalent: float  # coverage of the intervals that equivalence rests on
     replies: int  # fewer say nothing of how replies differ
     profile_replies: int
+    suspects: frozenset[str | None] = frozenset()  # profiles (None: all together) in which the e-process rejects
+    excused: bool = True  # what it looks like is bounded by the margins
 
 
 @dataclass(frozen=True, slots=True)

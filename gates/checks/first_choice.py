@@ -6,7 +6,6 @@ from gates.checks import Checked, CheckSettings, Terms
 from gates.decision import Decision
 from gates.evidence import Evidence
 from gates.residual_check import Question, examine
-from gates.residuals import first_choice, first_choice_weighted
 from gates.sequential import Sums
 
 SEQUENCES = 2
@@ -24,7 +23,7 @@ def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
     def margin(sums: Sums, of_profile: bool) -> float:
         return settings.profile_margin if of_profile else settings.margin
 
-    statistics = [first_choice, first_choice_weighted]
+    statistics = ["first_choice", "first_choice_weighted"]
     return examine(Question("first_choice", "share of tokens", statistics, margin, _says), evidence, terms)
 
 

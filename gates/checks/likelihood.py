@@ -6,7 +6,6 @@ from gates.checks import Checked, CheckSettings, Terms
 from gates.decision import Decision
 from gates.evidence import Evidence
 from gates.residual_check import Question, examine
-from gates.residuals import likelihood
 from gates.sequential import Interval, Sums
 
 SEQUENCES = 1
@@ -27,7 +26,7 @@ def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
     def margin(sums: Sums, of_profile: bool) -> float:
         return (settings.profile_margin_temperature if of_profile else settings.margin_temperature) * sums.variance
 
-    question = Question("likelihood", "nat a token", [likelihood], margin, _says)
+    question = Question("likelihood", "nat a token", ["likelihood"], margin, _says)
     return examine(question, evidence, terms)
 
 

@@ -1,0 +1,52 @@
+"""How long a verdict takes, reading included.
+
+    python benchmarks/judging.py [--tokens 1000000]
+
+Makes a comparison of so many scored tokens at k = 20 (half of them each server's), judges it in a fresh process and
+prints the seconds and the memory at most. Linux only.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+PROGRAM = """
+import resource, sys, time
+began = time.perf_counter()
+from pathlib import Path
+from gates import evidence, plan, verdict
+from loadgen.record import Run
+found = verdict.judge(evidence.load(Run.open(Path(sys.argv[1]))), plan.load("strict"))
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(f"{found.outcome}: {time.perf_counter() - began:.2f} s, {used.ru_utime + used.ru_stime:.2f} s of CPU, "
+      f"{used.ru_maxrss / 1024:.0f} MB")
+"""
+
+
+def main() -> None:
+    from factories import FAST, SLOW, Shape, comparison
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--tokens", type=int, default=1_000_000)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        # Two servers, two profiles, three passes.
+        shape = Shape(requests=max(4, given.tokens // (2 * 2 * 3 * 300)), mean_tokens=299)
+        run = comparison(Path(folder) / "run", np.random.default_rng(1), SLOW, FAST, shape)
+        tokens = sum(len(rows) for *_, rows in run.scores())
+        print(f"{tokens:,} scored tokens", flush=True)
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", PROGRAM, str(run.path)], cwd=ROOT, check=True)
+        print(f"{time.perf_counter() - began:.2f} s with the start of Python")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Do tokens fall evenly over their distributions? The omnibus check, for what no other was made to find."""
+
+import math
+
+from gates import tokens
+from gates.checks import Checked, CheckSettings, Terms
+from gates.evidence import Evidence
+from gates.finding import Estimate, Finding
+from gates.pit import LEAST_ENTROPY, TERMS, Uniformity
+from gates.residual_check import sampled_otherwise
+
+SEQUENCES = 0
+P_VALUES = 1
+
+METHOD = f"Neyman's smooth test of the randomised PIT, {TERMS} Legendre terms, positions over {LEAST_ENTROPY} nat"
+_STOCK_OFF = 0.01
+
+
+class Settings(CheckSettings):
+    """It has no margin: it may reject, and passes otherwise."""
+
+
+def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
+    own, stock = (tokens.of(arm).uniformity for arm in (evidence.candidate, evidence.stock))
+    if (why := _missing(evidence, own, stock)) is not None:
+        return Checked(
+            [Finding(check="pit", required=terms.required, outcome="undecided", missing=why, says=f"no data: {why}")]
+        )
+    p_value = own.p_value if stock.p_value > _STOCK_OFF else own.p_against(stock)
+    rejects = p_value <= terms.p_value
+    says = (
+        "tokens do not fall evenly over the reference's distributions"
+        if rejects
+        else f"tokens fall as evenly over the reference's distributions as they should (p = {p_value:.2g})"
+    )
+    finding = Finding(
+        check="pit",
+        required=terms.required,
+        outcome="different" if rejects else "passed",
+        estimate=_estimate(own),
+        stock=_estimate(stock),
+        says=says,
+    )
+    return Checked([finding])
+
+
+def _missing(evidence: Evidence, own: Uniformity, stock: Uniformity) -> str | None:
+    for profile in evidence.profiles:
+        if (why := sampled_otherwise(evidence, profile)) is not None:
+            return why
+    for arm, found in ((evidence.candidate, own), (evidence.stock, stock)):
+        if not found.n:
+            return f"no token of {arm.label} was scored at a position that leaves a choice"
+    return None
+
+
+def _estimate(found: Uniformity) -> Estimate:
+    """The size of the departure: root of the summed squares of the terms' means; about √(4/n) by chance alone."""
+    value = math.sqrt(float((found.sums**2).sum())) / found.n
+    return Estimate(value=value, low=None, high=None, level=0.95, n=found.n, unit="standard deviations", method=METHOD)

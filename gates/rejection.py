@@ -1,0 +1,157 @@
+"""What all tokens together say against the candidate: the e-process over named alternatives, in total and in strata.
+
+It alone calls nothing different: a numerical floor that both servers share would. Together with a gap to stock on equal
+numbers of tokens it does (gates.decision, and of_strata here).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gates import sequential, strata, tokens
+from gates.alternatives import Alternative
+from gates.eprocess import log_mean_exp
+from gates.evidence import Evidence
+from gates.finding import Estimate, Finding
+from gates.plan import Plan
+from gates.residual_check import METHOD_AGAINST_STOCK, sampled_otherwise
+from gates.residuals import Residuals, matched
+from gates.strata import Stratum
+from gates.tokens import Tokens
+
+EXCUSABLE = ("temperature", "greedy")
+"""Families whose size the margins bound: inside every one of them they do not matter."""
+
+_GAPS = {"likelihood": "likelihood", "first_choice_weighted": "first_choice", "tail": "tail", "junk": "junk"}
+"""statistic → the check that it belongs to"""
+
+_TUNED_TO = {"likelihood": 0.025, "first_choice_weighted": 0.025, "tail": 0.25, "junk": 0.25}
+"""Of the statistic's variance a token: where its sequence is tightest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """profiles: those (None: all tokens) in which the e-process rejects. levels: strata in which it does."""
+
+    profiles: frozenset[str | None]
+    levels: tuple[tuple[Stratum, int], ...]
+    log_e: float
+    likeliest: Alternative | None  # None where nothing rejects
+
+    @property
+    def excusable(self) -> bool:
+        return self.likeliest is None or self.likeliest.family in EXCUSABLE
+
+    @property
+    def says(self) -> str | None:
+        if self.likeliest is None:
+            return None
+        return f"looks like {self.likeliest.says}"
+
+
+def suspected(evidence: Evidence, alpha: float, alpha_strata: float, plan: Plan) -> Suspected:
+    """alpha: of the e-process over all tokens; alpha_strata: of all the plan's strata together."""
+    if any(sampled_otherwise(evidence, profile) for profile in evidence.profiles):
+        return Suspected(frozenset(), (), 0.0, None)
+    own = tokens.of(evidence.candidate)
+    of_one = math.log(max(1, len(plan.strata)) / alpha_strata)
+    profiles: set[str | None] = {None} if own.evidence.rejects(alpha) else set()
+    levels: list[tuple[Stratum, int]] = []
+    totals = [own.evidence.totals] if profiles else []
+    for stratum in plan.strata:
+        names = list(own.of_profiles) if stratum == "profile" else list(strata.LEVELS[stratum])
+        sums = np.array(list(own.of_profiles.values())) if stratum == "profile" else own.of_strata[stratum].log_ratios
+        seen = np.ones(len(names), np.bool_) if stratum == "profile" else own.of_strata[stratum].tokens > 0
+        if not len(names) or not seen.any():
+            continue
+        log_e = log_mean_exp(sums)
+        if log_mean_exp(log_e[seen][None, :])[0] < of_one:  # the mean of the levels' E
+            continue
+        most = int(np.flatnonzero(seen)[np.argmax(log_e[seen])])
+        totals.append(sums[most])
+        if stratum == "profile":
+            profiles.add(names[most])
+        else:
+            levels.append((stratum, most))
+    return Suspected(frozenset(profiles), tuple(levels), own.evidence.log_sup, _likeliest(totals))
+
+
+def _likeliest(totals: Sequence[np.ndarray]) -> Alternative | None:
+    """By all tokens where they reject, else by the first stratum that does."""
+    from gates.alternatives import ALTERNATIVES
+
+    return ALTERNATIVES[int(np.argmax(totals[0]))] if totals else None
+
+
+def of_strata(evidence: Evidence, found: Suspected, alpha: float, plan: Plan) -> list[Finding]:
+    """Different in the strata that reject, where there is a gap to stock too. alpha: of each statistic's gaps."""
+    own, stock = tokens.of(evidence.candidate), tokens.of(evidence.stock)
+    findings = []
+    for stratum, level in found.levels:
+        of_one = alpha / (max(1, len(plan.strata)) * len(strata.LEVELS[stratum]))
+        for statistic, check in _GAPS.items():
+            pair = _matched(own, stock, statistic, stratum, level)
+            finding = None if pair is None else _gap(pair, statistic, check, strata.LEVELS[stratum][level], of_one)
+            if finding is not None:
+                findings.append(finding)
+    return findings
+
+
+def _matched(
+    own: Tokens, stock: Tokens, statistic: str, stratum: Stratum, level: int
+) -> tuple[Residuals, Residuals] | None:
+    """Equal numbers of tokens of the level; where stock has none of it (chunks of one token), of all its tokens."""
+    candidate = _at(own, statistic, stratum, level)
+    other = _at(stock, statistic, stratum, level)
+    return matched(candidate, {name: other.get(name, part) for name, part in stock.residuals[statistic].items()})
+
+
+def _at(arm: Tokens, statistic: str, stratum: Stratum, level: int) -> dict[str, Residuals]:
+    found = {}
+    for profile, part in arm.residuals[statistic].items():
+        inside = arm.levels[stratum][profile] == level
+        if inside.any():
+            found[profile] = Residuals(part.d[inside], part.v[inside], part.reply[inside])
+    return found
+
+
+def _gap(pair: tuple[Residuals, Residuals], statistic: str, check: str, stratum: str, alpha: float) -> Finding | None:
+    own, stock = (sequential.sums(part) for part in pair)
+    interval = sequential.gap(own, stock, max(_TUNED_TO[statistic] * own.variance, 1e-9), alpha)
+    if not interval.excludes_zero:
+        return None
+    estimate = Estimate(
+        value=interval.value,
+        low=interval.low,
+        high=interval.high,
+        level=1 - alpha,
+        n=own.n,
+        unit="nat a token" if statistic == "likelihood" else "share of tokens",
+        method=METHOD_AGAINST_STOCK,
+    )
+    return Finding(
+        check=check,
+        stratum=stratum,
+        required=False,
+        outcome="different",
+        estimate=estimate,
+        says=f"unlike the stock model, and unlike stock's own replies, at {stratum}",
+    )
+
+
+def excused(findings: list[Finding], found: Suspected) -> list[Finding]:
+    """A fault of an excusable family that lies inside every margin does not matter, by whatever check it was found."""
+    bounded = [one for one in findings if one.required and one.stratum is None and one.margin is not None]
+    named = [one for one in bounded if one.check in ("likelihood", "first_choice")]
+    if found.likeliest is None or not found.excusable or not named:
+        return findings
+    if any(one.outcome != "equivalent" for one in named):
+        return findings
+    return [_forgiven(one) if one.outcome == "different" and one.margin is None else one for one in findings]
+
+
+def _forgiven(finding: Finding) -> Finding:
+    says = f"measurably different from stock, and of no size that matters: {finding.says}"
+    return finding.model_copy(update={"outcome": "passed", "immaterial": True, "says": says})

@@ -1,0 +1,87 @@
+"""Strata of scored tokens: only by what was known before the token was drawn.
+
+Never by the chunk's size, or by being its last token: in speculative sampling a rejected position draws from the
+residual law and not from the model's, so that a lossless server would look lossy there.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from gates.evidence import Pass, Reply
+from gates.scored import Ints
+
+Stratum = Literal["profile", "position", "chunk_index", "in_flight"]
+
+LEVELS: dict[Stratum, tuple[str, ...]] = {
+    "position": ("token 1", "tokens 2 to 16", "tokens 17 to 128", "tokens 129 on"),
+    "chunk_index": ("first of a chunk", "second of a chunk", "third of a chunk", "fourth of a chunk", "fifth or later"),
+    "in_flight": ("1 in flight", "2 to 4 in flight", "5 to 16 in flight", "17 to 64 in flight", "65 or more in flight"),
+}
+"""profile is not here: its levels are the profiles."""
+
+_EDGES: dict[Stratum, list[int]] = {"position": [1, 16, 128], "chunk_index": [1, 2, 3, 4], "in_flight": [2, 5, 17, 65]}
+UNKNOWN = -1
+
+
+def levels(one: Pass, stratum: Stratum) -> Ints:
+    """(n,) index into LEVELS[stratum] of each scored token of the pass; UNKNOWN where the wire does not tell."""
+    position = one.scored.rows["position"].astype(np.int64)
+    if stratum == "position":
+        return _binned(position, stratum)
+    places = _places(one)
+    if stratum == "chunk_index":
+        return np.where(places.chunk >= 0, _binned(places.index, stratum), UNKNOWN)
+    stamps = _previous_stamps(one, places)
+    return np.where(stamps >= 0, _binned(_in_flight(one.replies, stamps), stratum), UNKNOWN)
+
+
+def _binned(values: Ints, stratum: Stratum) -> Ints:
+    return np.searchsorted(_EDGES[stratum], values, side="right").astype(np.int64)
+
+
+class _Places:
+    """Of each scored token: chunk, the number of its chunk within its reply (−1: unknown); index, its place in it."""
+
+    def __init__(self, chunk: Ints, index: Ints) -> None:
+        self.chunk, self.index = chunk, index
+
+
+def _places(one: Pass) -> _Places:
+    n = len(one.scored.rows)
+    chunk, index = np.full(n, UNKNOWN, np.int64), np.zeros(n, np.int64)
+    position = one.scored.rows["position"].astype(np.int64)
+    starts = np.searchsorted(one.scored.reply, np.arange(len(one.replies) + 1))
+    for number, reply in enumerate(one.replies):
+        part = slice(starts[number], starts[number + 1])
+        counts = reply.chunk_tokens
+        if counts is None or not len(counts) or starts[number] == starts[number + 1]:
+            continue
+        ends = np.cumsum(counts)
+        # An end-of-sequence token that the server left out belongs to the last chunk.
+        within = np.minimum(np.searchsorted(ends, position[part], side="right"), len(counts) - 1)
+        chunk[part] = within
+        index[part] = position[part] - (ends - counts)[within]
+    return _Places(chunk, index)
+
+
+def _previous_stamps(one: Pass, places: _Places) -> Ints:
+    """When the reply's previous chunk came, for its first when the request was sent; −1 where unknown."""
+    stamps = np.full(len(places.chunk), UNKNOWN, np.int64)
+    starts = np.searchsorted(one.scored.reply, np.arange(len(one.replies) + 1))
+    for number, reply in enumerate(one.replies):
+        if reply.sent_ns is None or starts[number] == starts[number + 1]:
+            continue
+        part = slice(starts[number], starts[number + 1])
+        before = np.concatenate([np.array([reply.sent_ns], np.int64), reply.chunk_ns])
+        known = places.chunk[part] >= 0
+        stamps[part] = np.where(known, before[np.maximum(places.chunk[part], 0)], UNKNOWN)
+    return stamps
+
+
+def _in_flight(replies: Sequence[Reply], at_ns: Ints) -> Ints:
+    """Requests of this endpoint that were sent and had not ended, at each moment, this one included."""
+    sent = np.sort([reply.sent_ns for reply in replies if reply.sent_ns is not None])
+    ended = np.sort([reply.end_ns for reply in replies if reply.sent_ns is not None and reply.end_ns is not None])
+    return np.searchsorted(sent, at_ns, side="right") - np.searchsorted(ended, at_ns, side="right")

@@ -1,0 +1,114 @@
+"""All that is computed once over the scored tokens of one arm, a block at a time; the checks take from it."""
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gates import residuals, strata
+from gates.alternatives import ALTERNATIVES, log_ratios
+from gates.eprocess import EProcess
+from gates.evidence import Arm, Pass
+from gates.pit import Uniformity
+from gates.residuals import Floats, Residuals
+from gates.scored import Ints
+
+STATISTICS = ("likelihood", "first_choice", "first_choice_weighted", "tail", "junk", "eos")
+
+
+@dataclass(slots=True)
+class StratumSums:
+    """log_ratios: (levels, J) Σ over the tokens of each level; tokens: (levels,) how many."""
+
+    log_ratios: Floats
+    tokens: Ints
+
+
+@dataclass(slots=True)
+class Tokens:
+    """residuals: statistic → profile → its residuals, in launch order. levels: stratum → profile → (n,) of each."""
+
+    residuals: dict[str, dict[str, Residuals]]
+    levels: dict[strata.Stratum, dict[str, Ints]]
+    evidence: EProcess = field(default_factory=EProcess.empty)
+    of_profiles: dict[str, Floats] = field(default_factory=dict)  # profile → (J,) Σ of log ratios
+    of_strata: dict[strata.Stratum, StratumSums] = field(default_factory=dict)
+    uniformity: Uniformity = field(default_factory=Uniformity.empty)
+
+
+_KNOWN: "weakref.WeakKeyDictionary[Arm, Tokens]" = weakref.WeakKeyDictionary()
+
+
+def of(arm: Arm) -> Tokens:
+    """Computed at the first call; an arm never changes."""
+    if arm not in _KNOWN:
+        _KNOWN[arm] = _computed(arm)
+    return _KNOWN[arm]
+
+
+def by_profile(arm: Arm, profiles: Sequence[str], statistic: str) -> dict[str, Residuals]:
+    """profile → residuals over its passes. Profiles without scored tokens are left out."""
+    found = of(arm).residuals[statistic]
+    return {name: found[name] for name in profiles if name in found}
+
+
+def _computed(arm: Arm) -> Tokens:
+    made = Tokens({name: {} for name in STATISTICS}, {stratum: {} for stratum in strata.LEVELS})
+    made.of_strata = {
+        stratum: StratumSums(np.zeros((len(names), len(ALTERNATIVES))), np.zeros(len(names), np.int64))
+        for stratum, names in strata.LEVELS.items()
+    }
+    functions = (
+        residuals.likelihood,
+        residuals.first_choice,
+        residuals.first_choice_weighted,
+        residuals.tail,
+        residuals.junk,
+        residuals.eos(arm.eos),
+    )
+    parts: dict[str, list[list[Residuals]]] = {}
+    known: dict[str, list[dict[strata.Stratum, Ints]]] = {}
+    replies: dict[str, int] = {}
+    for one in arm.passes:
+        if len(one.scored.rows):
+            levels = {stratum: strata.levels(one, stratum) for stratum in strata.LEVELS}
+            computed = _pass(one, functions, levels, made, replies.get(one.profile, 0))
+            parts.setdefault(one.profile, []).append(computed)
+            known.setdefault(one.profile, []).append(levels)
+        replies[one.profile] = replies.get(one.profile, 0) + len(one.replies)
+    for profile, passes in parts.items():
+        for name, column in zip(STATISTICS, zip(*passes, strict=True), strict=True):
+            made.residuals[name][profile] = residuals.concatenated(column)
+        for stratum in strata.LEVELS:
+            made.levels[stratum][profile] = np.concatenate([levels[stratum] for levels in known[profile]])
+    return made
+
+
+def _pass(
+    one: Pass,
+    functions: Sequence[residuals.Statistic],
+    levels: dict[strata.Stratum, Ints],
+    made: Tokens,
+    first_reply: int,
+) -> list[Residuals]:
+    n = len(one.scored.rows)
+    out = [(np.empty(n), np.empty(n)) for _ in functions]
+    rng = np.random.default_rng(np.unique(one.scored.rows["request"])[:64].tolist())
+    for start, block in residuals.blocks(one.scored.rows):
+        part = slice(start, start + len(block.cell))
+        for (d, v), function in zip(out, functions, strict=True):
+            d[part], v[part] = function(block)
+        made.uniformity.feed(block, rng)
+        ratios = log_ratios(block)
+        made.evidence.feed(ratios)
+        made.of_profiles[one.profile] = made.of_profiles.get(one.profile, 0) + ratios.sum(axis=0)
+        for stratum, of_level in levels.items():
+            _add(made.of_strata[stratum], of_level[part], ratios)
+    return [Residuals(d, v, one.scored.reply + first_reply) for d, v in out]
+
+
+def _add(sums: StratumSums, level: Ints, ratios: Floats) -> None:
+    of_level = level[None, :] == np.arange(len(sums.tokens))[:, None]
+    sums.log_ratios += of_level.astype(np.float64) @ ratios
+    sums.tokens += of_level.sum(axis=1)
