@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-COMMANDS = ("demo", "run", "compare", "score", "judge", "report", "recheck", "calibrate", "serve", "list")
+COMMANDS = ("demo", "run", "compare", "score", "judge", "report", "recheck", "calibrate", "selftest", "serve", "list")
 
 # What a user can mend or must know, by the class's full name so that nothing is imported for it: exit code.
 _EXIT_CODES = {
@@ -67,6 +67,7 @@ _HELP = {
     "report": "show a run again: text, markdown or json",
     "recheck": "judge a contest record again",
     "calibrate": "what this machine's client can hold",
+    "selftest": "the gates' own error rates",
     "serve": "start a server from a recipe",
     "list": "profiles, plans, recipes, dialects, checks",
 }
