@@ -16,7 +16,7 @@ from gates.selftest.tables import Draw, Pool
 from gates.sequential import Sums
 
 BATCH = 100  # streams at a time
-EVERY = 250  # tokens between two looks at E
+EVERY = 50  # tokens between two looks at E
 REPLY = 300  # tokens a reply, where replies matter
 
 
@@ -63,8 +63,8 @@ def chunked_courses(
     for _ in range(streams):
         sums = np.zeros((drafts + 1, len(ALTERNATIVES)))
         since, sup = 0, 0.0
-        for _ in range(0, tokens, 50 * EVERY):
-            outcomes = draw(50 * EVERY)
+        for _ in range(0, tokens, 250 * EVERY):
+            outcomes = draw(250 * EVERY)
             index, since = _chunk_index(accepted[outcomes], drafts, since)
             ratios = pool.log_ratios[outcomes]
             sums += np.stack([ratios[index == place].sum(axis=0, dtype=np.float64) for place in range(drafts + 1)])
