@@ -57,10 +57,12 @@ def _connected(address: str) -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Ray itself tries for minutes. An address without a port, such as "auto", is Ray's to find. Raises RayError."""
+    """Ray itself tries for minutes. Raises RayError."""
+    if address == "auto":
+        return  # Ray's to find
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
-        return
+        raise RayError(f'--ray {address} is no address: give HOST:PORT as `ray start --head` prints it, or "auto".')
     try:
         socket.create_connection((host, int(port)), _ANSWERS_WITHIN_S).close()
     except OSError as error:

@@ -310,6 +310,21 @@ def cluster() -> Iterator[str]:
 
 
 @pytest.mark.ray
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.parametrize(
+    ("address", "says"), [("127.0.0.1:1", "No Ray cluster answers at 127.0.0.1:1"), ("nonsense", "is no address")]
+)
+def test_a_cluster_that_is_not_there_is_said_before_anything_is_written(
+    engine: str, profile: Path, tmp_path: Path, address: str, says: str
+) -> None:
+    """Exit 2, one sentence, no run directory."""
+    code, _, err = done("run", engine, "--profile", profile, "--ray", address, "--out", tmp_path / "run")
+
+    assert (code, says in err, "Traceback" in err) == (2, True, False)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.ray
 def test_two_ray_nodes_deliver_what_one_process_does(cluster: str, engine: str, profile: Path, tmp_path: Path) -> None:
     """A worker a node: the same prompts, lanes and due times as in one process, on one timeline."""
     for name, flags in (("one", []), ("ray", ["--ray", cluster])):
