@@ -102,7 +102,7 @@ def _load(key: tuple[str, str], records: list[Timed], asked: dict[str, Any]) -> 
         profile=name,
         passes=len(passes),
         lanes=None if open_loop else len({record.lane for record in records}),
-        asked=_asked(profile, asked.get("passes"), records),
+        asked=_asked(profile, len(passes) if asked.get("until_decided") else asked.get("passes"), records),
         ended=len(records),
         succeeded=len(good),
         failed=dict(Counter(record.failure for record in records if record.failure is not None)),

@@ -1,9 +1,9 @@
 """The order of passes over one endpoint or two: warm-up, busy's lanes, then stock and candidate in turn (ABBA)."""
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from loadgen import headroom, prompts
@@ -58,6 +58,7 @@ class Finished:
     lanes: int | None
     records: list[Record]  # none where the load is not to be scored
     tally: Tally
+    ends_round: bool = False  # every profile has now been driven equally often on every side
 
 
 def order(sides: Sequence[Opened], pass_no: int) -> list[Opened]:
@@ -67,7 +68,7 @@ def order(sides: Sequence[Opened], pass_no: int) -> list[Opened]:
 
 async def passes(
     sides: Sequence[Opened], load: Load, crew: Crew, observe: Callable[[Opened], Observer], shown: ProgressDisplay
-) -> AsyncIterator[Finished]:
+) -> AsyncGenerator[Finished, None]:
     """Drives everything; yields each timed pass as it ends, so that the caller may score it, judge, and stop.
 
     The first of the sides is the stock server: busy's lanes are found on it and replayed on the other.
@@ -77,9 +78,10 @@ async def passes(
     for profile in load.profiles:
         await driver.prepare(profile.name)
     for pass_no in range(load.passes):
-        for profile in load.profiles:
-            for side in order(sides, pass_no):
-                yield await driver.timed_pass(side, profile.name, pass_no)
+        turns = [(profile, side) for profile in load.profiles for side in order(sides, pass_no)]
+        for turn, (profile, side) in enumerate(turns, 1):
+            finished = await driver.timed_pass(side, profile.name, pass_no)
+            yield replace(finished, ends_round=turn == len(turns))
 
 
 def _wanted(profile: Profile, passes: int, lanes: int | None) -> dict[str, int]:

@@ -453,3 +453,31 @@ def test_scores_of_two_models_are_never_mixed(loadgate: Any, stock: str, compare
 
     assert said.code == 2
     assert "holds scores of another; this reference serves sim" in said.err
+
+
+def test_until_decided_stops_with_the_verdict(stock: str, loadgate: Any, tmp_path: Path) -> None:
+    """Temperature .7 is found in the first pass of twenty: the others are saved, and the run is whole."""
+    out = tmp_path / "run"
+    body = ["--candidate-extra-body", '{"temperature": 0.7}']
+    said = loadgate(
+        "compare", stock, stock, "--profile", "team", "--requests", "64", "--until-decided", *body, "--out", out
+    )
+    end = json.loads((out / "end.json").read_bytes())
+
+    assert said.code == 1
+    assert "decided after 1 of 20 passes" in said.err
+    assert (end["reason"], Run.open(out).complete) == ("done", True)
+    assert {record.pass_no for record in Run.open(out).records() if record.phase == "timed"} == {0}
+    assert json.loads((out / "run.json").read_bytes())["until_decided"] is True
+
+
+def test_until_decided_ends_with_its_budget(stock: str, loadgate: Any, tmp_path: Path) -> None:
+    """Two passes at most, of too few tokens: UNDECIDED, after both."""
+    out = tmp_path / "run"
+    said = loadgate(
+        "compare", stock, stock, "--profile", "team", *QUICK, "--until-decided", "--passes", "2", "--out", out
+    )
+
+    assert (said.code, "decided after" in said.err) == (3, False)
+    assert {record.pass_no for record in Run.open(out).records() if record.phase == "timed"} == {0, 1}
+    assert loadgate("compare", stock, stock, "--plan", "contest", "--until-decided", "--out", tmp_path / "c").code == 2

@@ -7,6 +7,8 @@ import click
 
 from loadgen.cli import options
 
+_PASSES, _MOST_UNDECIDED = 3, 20
+
 
 @click.command(short_help="load two endpoints in turn; verdict and speedup")
 @click.argument("stock", metavar="STOCK")
@@ -21,8 +23,11 @@ from loadgen.cli import options
     help="may be repeated",
 )
 @click.option(
-    "--passes", type=click.IntRange(1, options.MOST), default=3, show_default=True, help="passes of each profile"
+    "--passes",
+    type=click.IntRange(1, options.MOST),
+    help="passes of each profile; with --until-decided at most so many  [default: 3; 20 with --until-decided]",
 )
+@click.option("--until-decided", is_flag=True, help="stop after the first pass of all profiles that the verdict is in")
 @click.option("--plan", "plan_name", default="strict", show_default=True, metavar="NAME|PATH", help="what decides")
 @click.option("--without", multiple=True, metavar="CHECK", help="leave a check out; the verdict says so")
 @click.option("--reference", metavar="ENDPOINT", help="server that scores the replies  [default: STOCK]")
@@ -46,6 +51,7 @@ def command(
     \b
     loadgate compare http://gpu:8000 http://gpu:8001 --out runs/first
     loadgate compare http://gpu:8000 http://gpu:8000 --profile team --candidate-extra-body '{"temperature": 0.95}'
+    loadgate compare http://gpu:8000 http://gpu:8001 --until-decided
 
     Exit code: 0 equivalent, 1 different, 3 undecided, 4 a server or the run broke off.
     """
@@ -57,6 +63,8 @@ def command(
 
     profiles = options.profiles_from(profile_names, given)
     judging.check_plan(given["plan_name"], given["without"])
+    decided = judging.decided_by(given["plan_name"], given["without"]) if given["until_decided"] else None
+    passes = given["passes"] or (_MOST_UNDECIDED if decided else _PASSES)
     submission = judging.submission_from(given["submission"])
     progress = Progress()
     out = out or session.default_out("compare")
@@ -72,7 +80,7 @@ def command(
         asked = session.Session(
             command="compare",
             endpoints=sides,
-            load=Load(profiles, given["passes"], given["seed"], session.held_by(drivers)),
+            load=Load(profiles, passes, given["seed"], session.held_by(drivers)),
             out=out,
             roles={"stock": "stock", "candidate": "candidate"},
             reference=stack.enter_context(engines.endpoint(reference, "reference", {}, progress))
@@ -81,6 +89,8 @@ def command(
             plan=given["plan_name"],
             submission=submission,
             drivers=drivers,
+            decided=decided,
+            extra={"until_decided": True} if decided else {},
         )
         shown = judging.JudgeOptions(given["plan_name"], given["without"], "json" if as_json else "text")
         return judging.driven(asked, progress, lambda: judging.judge_and_show(out, shown))

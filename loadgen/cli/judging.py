@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 EXIT_CODES = {"equivalent": 0, "passed": 0, "different": 1, "failed": 1, "undecided": 3}
 INCOMPLETE = 4
 
+_NEED_SCORES = ("likelihood", "first_choice")  # where these have no data, more passes bring none
+
 
 @dataclass(frozen=True, slots=True)
 class JudgeOptions:
@@ -76,6 +78,26 @@ def driven(asked: "Session", progress: "Progress", judged: Callable[[], int]) ->
         raise
     _give_back()
     return judged()
+
+
+def decided_by(plan_name: str, without: Sequence[str]) -> Callable[[Path], bool]:
+    """Says between two passes of a run whether its verdict is in, or cannot come for want of data.
+
+    One may look as often as one likes: the intervals and the e-process hold at every moment, and p-values spend their
+    level look by look. Raises UsageError for a contest, whose rules say how many passes there are.
+    """
+    from gates import evidence, plan, verdict
+
+    chosen = plan.load(plan_name)
+    if chosen.contest is not None:
+        raise click.UsageError(f"Plan {chosen.name} asks for its passes whatever they show: leave --until-decided out.")
+
+    def decided(path: Path) -> bool:
+        found = verdict.judge(evidence.load(Run.open(path), between_passes=True), chosen, without)
+        hopeless = any(one.missing and one.check in _NEED_SCORES and one.required for one in found.findings)
+        return found.outcome != "undecided" or hopeless
+
+    return decided
 
 
 def _give_back() -> None:

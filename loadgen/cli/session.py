@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -73,6 +73,7 @@ class Session:
     plan: str | None = None
     submission: dict[str, Any] | None = None
     drivers: Drivers = Drivers()
+    decided: Callable[[Path], bool] | None = None  # of what is there between two rounds: whether that is enough
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -112,12 +113,15 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
             def observe(side: Opened) -> Observer:
                 return Observer(side, world.clock, writer.telemetry)
 
-            async for finished in compare.passes(sides, session.load, crew, observe, progress):
-                counts["passes"] += 1
-                counts["requests"] += finished.tally.requests
-                counts["failed"] += finished.tally.failed
-                if reference is not None:
-                    await _score(reference, finished, writer, progress, world)
+            async with aclosing(compare.passes(sides, session.load, crew, observe, progress)) as passes:
+                async for finished in passes:
+                    counts["passes"] += 1
+                    counts["requests"] += finished.tally.requests
+                    counts["failed"] += finished.tally.failed
+                    if reference is not None:
+                        await _score(reference, finished, writer, progress, world)
+                    if finished.ends_round and await _enough(session, finished.pass_no + 1, progress):
+                        break
             reason = "done"
         except asyncio.CancelledError:
             reason = "interrupted"
@@ -125,6 +129,16 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
         finally:
             writer.end(reason, counts)
             progress.clear()
+
+
+async def _enough(session: Session, rounds: int, progress: Progress) -> bool:
+    """Whether the verdict is in, where the session ends with it."""
+    if session.decided is None or rounds == session.load.passes:
+        return False
+    if not await asyncio.to_thread(session.decided, session.out):
+        return False
+    progress.say(f"decided after {rounds} of {session.load.passes} passes: the others are saved")
+    return True
 
 
 async def _opened(endpoint: Endpoint, world: World, stack: AsyncExitStack) -> Opened:
