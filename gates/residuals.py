@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gates.scored import Ints, Rows, Scored
+from gates.scored import LEAST_LOGPROB, Ints, Rows, Scored
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,12 +59,12 @@ Statistic = Callable[[Cells], tuple[Floats, Floats]]
 
 
 def cells(rows: Rows) -> Cells:
-    """rows: (n,) of SCORE_DTYPE, each with at least one finite log-probability."""
+    """rows: (n,) of SCORE_DTYPE, each with at least one log-probability over LEAST_LOGPROB."""
     ids, logp = rows["ids"], rows["logprobs"].astype(np.float64)
-    logp[ids < 0] = -np.inf
+    logp[(ids < 0) | ~(logp > LEAST_LOGPROB)] = -np.inf  # listed with no chance at all is as good as not listed
     ids, logp = _sorted(ids, logp)
     p = np.exp(logp)
-    listed = ids == rows["token_id"][:, None]
+    listed = (ids == rows["token_id"][:, None]) & (p > 0)
     cell = np.where(listed.any(axis=1), listed.argmax(axis=1), ids.shape[1])
     return Cells(logp, p, np.maximum(1 - p.sum(axis=1), 0), cell, ids)
 

@@ -12,6 +12,9 @@ from loadgen.record import SCORE_DTYPE
 Rows = np.ndarray[Any, np.dtype[np.void]]
 Ints = npt.NDArray[np.int64]
 
+LEAST_LOGPROB = -700.0
+"""Of a chance that is more than nothing in double precision."""
+
 NO_IDS = "no token ids came back"
 NO_FILE = "the pass was not scored"
 NO_SCORES = "the reference scored none of its tokens"
@@ -54,7 +57,7 @@ def _usable(scores: Rows) -> npt.NDArray[np.bool_]:
 
     Never by the token's own log-probability: dropping by what was drawn biases what is left.
     """
-    return np.asarray((scores["ids"][:, 0] >= 0) & np.isfinite(scores["logprobs"]).any(axis=1), np.bool_)
+    return np.asarray((scores["ids"][:, 0] >= 0) & (scores["logprobs"] > LEAST_LOGPROB).any(axis=1), np.bool_)
 
 
 def _ordered(scores: Rows, owner: Ints, kept: npt.NDArray[np.bool_]) -> tuple[Rows, Ints]:

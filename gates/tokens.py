@@ -109,6 +109,8 @@ def _pass(
 
 
 def _add(sums: StratumSums, level: Ints, ratios: Floats) -> None:
-    of_level = level[None, :] == np.arange(len(sums.tokens))[:, None]
-    sums.log_ratios += of_level.astype(np.float64) @ ratios
-    sums.tokens += of_level.sum(axis=1)
+    # Not as a product of matrices: that takes threads, which stand in each other's way on a busy machine.
+    for place in np.unique(level[level >= 0]):
+        inside = level == place
+        sums.log_ratios[place] += ratios[inside].sum(axis=0)
+        sums.tokens[place] += int(inside.sum())

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from gates.eprocess import EProcess
 from gates.evidence import Pass, Reply
 from gates.residuals import Cells
 from gates.scored import Scored
-from loadgen.record import SCORE_DTYPE
+from loadgen.record import SCORE_DTYPE, Run
 
 LAW = np.array([0.55, 0.25, 0.13, 0.07])  # of four tokens; the first three are listed
 EOS = 2
@@ -250,3 +251,45 @@ def test_a_truncated_candidate_is_different_by_its_tail(tmp_path: Path) -> None:
     assert found.outcome == "different"
     assert found.diagnosis is not None and "top_p" in found.diagnosis
     assert next(one for one in found.findings if one.check == "tail" and one.profile is None).outcome == "different"
+
+
+def lowered(rows: np.ndarray, pick: np.ndarray) -> None:
+    rows["logprobs"][pick, 1:] = -np.inf
+
+
+def sure(rows: np.ndarray, pick: np.ndarray) -> None:
+    rows["logprobs"][pick, 0], rows["logprobs"][pick, 1:] = 0.0, -np.inf
+
+
+def no_numbers(rows: np.ndarray, pick: np.ndarray) -> None:
+    rows["logprobs"][pick, 0] = np.nan
+
+
+def more_than_one(rows: np.ndarray, pick: np.ndarray) -> None:
+    rows["logprobs"][pick] = 0.4
+
+
+def next_to_nothing(rows: np.ndarray, pick: np.ndarray) -> None:
+    rows["logprobs"][pick] = -1e30
+
+
+def one_id(rows: np.ndarray, pick: np.ndarray) -> None:
+    rows["ids"][pick] = 7
+
+
+def far_off(rows: np.ndarray, pick: np.ndarray) -> None:
+    rows["position"][pick] = 10**6
+
+
+@pytest.mark.parametrize("change", [lowered, sure, no_numbers, more_than_one, next_to_nothing, one_id, far_off])
+def test_scores_of_any_values_are_judged(tmp_path: Path, change: Callable[[np.ndarray, np.ndarray], None]) -> None:
+    """A reference that answers nonsense at a third of the positions: a verdict all the same, without a warning."""
+    from gates import verdict
+
+    run = comparison(tmp_path / "run", np.random.default_rng(7), SLOW, FAST, Shape(requests=12, passes=1))
+    rng = np.random.default_rng(8)
+    for file in sorted((tmp_path / "run" / "scores").glob("*.npy")):
+        rows = np.load(file)
+        change(rows, rng.random(len(rows)) < 1 / 3)
+        np.save(file, rows)
+    assert verdict.judge(evidence.load(Run.open(run.path)), plan.load("strict")).outcome in ("undecided", "different")
