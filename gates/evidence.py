@@ -35,6 +35,7 @@ class Reply:
     tokens: int | None  # received; None where neither ids nor usage came
     failure: FailureKind | None
     stopped: bool = False  # by itself: finish_reason "stop"
+    flags: tuple[str, ...] = ()  # what the client noted of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +293,7 @@ def _reply(record: Record) -> Reply:
         tokens=usage if record.token_ids is None else len(record.token_ids),
         failure=record.failure.kind if record.failure else None,
         stopped=record.failure is None and record.finish_reason == "stop",
+        flags=tuple(record.flags),
     )
 
 

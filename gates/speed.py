@@ -13,6 +13,9 @@ LEVEL = 0.95
 LATE_MS = 3.0
 MOVED_US = 100.0
 AMBIGUOUS_SHARE = 0.05
+BUNDLED = 1.5
+"""Tokens a chunk over tokens a step, from which on chunks are said to be bundled."""
+
 CACHED_SHARE = 0.02
 
 
@@ -173,7 +176,8 @@ def measure(evidence: Evidence) -> Speeds:
         if (steps := acceptance(evidence.candidate, profile)) is not None
     }
     warnings = [f"{doubt} {_named(passes)}" for doubt, passes in doubts.items()]
-    warnings += _too_fast(ratios, accepted, evidence) + _cached(evidence) + _client(evidence)
+    warnings += _too_fast(ratios, accepted, evidence) + _bundled(accepted, evidence)
+    warnings += _cached(evidence) + _client(evidence)
     return Speeds(ratios, specscore(ratios, evidence.profiles), accepted, warnings)
 
 
@@ -203,6 +207,25 @@ def _too_fast(ratios: Mapping[str, Speed], accepted: Mapping[str, float], eviden
         for name, steps in accepted.items()
         if name in ratios and name not in evidence.open_loop and ratios[name].ratio > steps
     ]
+
+
+def _bundled(accepted: Mapping[str, float], evidence: Evidence) -> list[str]:
+    """What an engine makes in one step should come in one chunk: held back, it makes gaps of its own."""
+    warnings = []
+    for name, steps in accepted.items():
+        sizes = [
+            reply.chunk_tokens
+            for one in evidence.candidate.of(name)
+            for reply in one.replies
+            if reply.chunk_tokens is not None
+        ]
+        tokens, chunks = sum(int(size.sum()) for size in sizes), sum(map(len, sizes))
+        if chunks and tokens > BUNDLED * steps * chunks:
+            warnings.append(
+                f"{name}: the candidate sends {tokens / chunks:.1f} tokens a chunk and makes {steps:.1f} a step. Steps "
+                "come bundled, so gaps between its chunks are not those between its steps; rates are not touched."
+            )
+    return warnings
 
 
 def _cached(evidence: Evidence) -> list[str]:

@@ -1,5 +1,6 @@
 """All findings together: equivalent, different or undecided, and how much faster."""
 
+from collections import Counter
 from collections.abc import Collection
 
 from gates import checks, digests, rejection, speed
@@ -12,6 +13,8 @@ from gates.rejection import Suspected
 # Shares of alpha_different. Of the first two, one half is the e-process's and one half the single sequences'.
 POOLED, STRATA, P_VALUES = 0.5, 0.25, 0.25
 GAP = 0.2  # of the two-sample half, for each of likelihood, first choice, tail, junk, eos
+
+_FLAGGED_MORE = 0.01  # of the replies, than on the other server
 
 
 def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verdict:
@@ -108,12 +111,38 @@ def _needs(found: dict[str, Checked], plan: Plan) -> Needs | None:
     return Needs(tokens=max(1, *known)) if known else None
 
 
+_FLAGS = {
+    "usage_disagrees_with_ids": "its usage counts other tokens than the ids that came",
+    "token_ids_incomplete": "a part of the text came without token ids",
+    "no_finish_reason": "it ended without saying why",
+    "no_done": "it ended without [DONE]",
+    "tokens_without_text": "its usage counts tokens, and none came",
+}
+"""What a reply's flag means, where it bears on the comparison."""
+
+
+def _flagged(evidence: Evidence) -> list[str]:
+    """Where the two servers differ in it, it is the candidate's doing or stock's, and not the dialect's."""
+    counts = [
+        Counter(flag for one in arm.passes for reply in one.replies for flag in reply.flags) for arm in evidence.arms
+    ]
+    replies = [sum(len(one.replies) for one in arm.passes) for arm in evidence.arms]
+    warnings = []
+    for flag, says in _FLAGS.items():
+        shares = [count[flag] / total if total else 0.0 for count, total in zip(counts, replies, strict=True)]
+        for arm, count, total, share, other in zip(evidence.arms, counts, replies, shares, shares[::-1], strict=True):
+            if share > other + _FLAGGED_MORE:
+                warnings.append(f"{arm.role}: of {count[flag]} of {total} replies, {says}.")
+    return warnings
+
+
 def _warnings(evidence: Evidence, plan: Plan, without: Collection[str]) -> list[str]:
     warnings = list(evidence.warnings)
     if not evidence.whole:
         warnings.insert(
             0, "The run is incomplete: what it holds is judged, and it cannot show the two to be equivalent."
         )
+    warnings += _flagged(evidence)
     if without:
         left = [f"{name}{' (which the plan requires)' if name in plan.required else ''}" for name in without]
         warnings.append(f"Left out of plan {plan.name}: {', '.join(left)}.")

@@ -136,3 +136,30 @@ def test_temperature_is_found(tmp_path: Path) -> None:
 
     assert verdict.outcome == "different"
     assert {f.check for f in verdict.findings if f.outcome == "different"} >= {"likelihood"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("usage", "its usage counts other tokens than the ids that came"),
+        ("bundled", "Steps come bundled"),
+    ],
+)
+def test_answers_that_mislead_are_said(tmp_path: Path, fault: str, says: str) -> None:
+    """Tokens counted that never came, steps held back: the tokens are the model's, and a warning tells."""
+    for name, planted in (("faulty", fault), ("honest", None)):
+        _, verdict = compared(tmp_path / name, brief("team", requests=16), passes=1, speculative=4, fault=planted)
+
+        assert any(says in warning for warning in verdict.warnings) == (planted is not None)
+        assert verdict.outcome != "different"
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"), [("dropped", "failures"), ("top-p-0.95", "tail"), ("dishonest", "likelihood")]
+)
+def test_a_planted_fault_is_found(tmp_path: Path, fault: str, check: str) -> None:
+    """In one comparison of 20,000 tokens, by the check that was made for it."""
+    _, verdict = compared(tmp_path / "run", brief("team", requests=250), speculative=4, fault=fault)
+
+    assert verdict.outcome == "different"
+    assert check in {finding.check for finding in verdict.findings if finding.outcome == "different"}
