@@ -5,19 +5,22 @@ numbers of tokens it does (gates.decision, and of_strata here).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from gates import sequential, strata, tokens
-from gates.alternatives import Alternative
+from gates.alternatives import ALTERNATIVES, Alternative
+from gates.checks import first_choice, likelihood
 from gates.eprocess import log_mean_exp
 from gates.evidence import Evidence
 from gates.finding import Estimate, Finding
 from gates.plan import Plan
 from gates.residual_check import METHOD_AGAINST_STOCK, sampled_otherwise
-from gates.residuals import Residuals, matched
+from gates.residuals import Floats, Residuals, matched
+from gates.sequential import Sums
 from gates.strata import Stratum
 from gates.tokens import Tokens
 
@@ -32,11 +35,30 @@ _TUNED_TO = {"likelihood": 0.025, "first_choice_weighted": 0.025, "tail": 0.25, 
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """One level of a stratum in which the e-process rejects. contained: whether the gap to stock there is known to lie
+    inside every margin that a profile is held to."""
+
+    stratum: Stratum
+    index: int
+    likeliest: Alternative
+    contained: bool
+
+    @property
+    def name(self) -> str:
+        return strata.LEVELS[self.stratum][self.index]
+
+    @property
+    def excusable(self) -> bool:
+        return self.contained and self.likeliest.family in EXCUSABLE
+
+
+@dataclass(frozen=True, slots=True)
 class Suspected:
-    """profiles: those (None: all tokens) in which the e-process rejects. levels: strata in which it does."""
+    """profiles: those (None: all tokens) in which the e-process rejects. levels: of the other strata."""
 
     profiles: frozenset[str | None]
-    levels: tuple[tuple[Stratum, int], ...]
+    levels: tuple[Level, ...]
     log_e: float
     likeliest: Alternative | None  # None where nothing rejects
 
@@ -58,42 +80,77 @@ def suspected(evidence: Evidence, alpha: float, alpha_strata: float, plan: Plan)
     own = tokens.of(evidence.candidate)
     of_one = math.log(max(1, len(plan.strata)) / alpha_strata)
     profiles: set[str | None] = {None} if own.evidence.rejects(alpha) else set()
-    levels: list[tuple[Stratum, int]] = []
+    levels: list[Level] = []
     totals = [own.evidence.totals] if profiles else []
     for stratum in plan.strata:
-        names = list(own.of_profiles) if stratum == "profile" else list(strata.LEVELS[stratum])
-        sums = np.array(list(own.of_profiles.values())) if stratum == "profile" else own.of_strata[stratum].log_ratios
-        seen = np.ones(len(names), np.bool_) if stratum == "profile" else own.of_strata[stratum].tokens > 0
-        if not len(names) or not seen.any():
-            continue
+        # Levels not seen so far have E = 1, and count: a number of levels that grew with the data would be no mean.
+        sums = _of_profiles(own, evidence) if stratum == "profile" else own.of_strata[stratum].log_ratios
         log_e = log_mean_exp(sums)
-        if log_mean_exp(log_e[seen][None, :])[0] < of_one:  # the mean of the levels' E
+        if not len(log_e) or log_mean_exp(log_e[None, :])[0] < of_one:
             continue
-        most = int(np.flatnonzero(seen)[np.argmax(log_e[seen])])
+        most = int(np.argmax(log_e))
         totals.append(sums[most])
         if stratum == "profile":
-            profiles.add(names[most])
+            profiles.add(evidence.profiles[most])
         else:
-            levels.append((stratum, most))
+            contained = _contained(evidence, stratum, most, plan)
+            levels.append(Level(stratum, most, ALTERNATIVES[int(np.argmax(sums[most]))], contained))
     return Suspected(frozenset(profiles), tuple(levels), own.evidence.log_sup, _likeliest(totals))
+
+
+def _of_profiles(own: Tokens, evidence: Evidence) -> Floats:
+    nothing = np.zeros(len(ALTERNATIVES))
+    return np.array([own.of_profiles.get(name, nothing) for name in evidence.profiles])
 
 
 def _likeliest(totals: Sequence[np.ndarray]) -> Alternative | None:
     """By all tokens where they reject, else by the first stratum that does."""
-    from gates.alternatives import ALTERNATIVES
-
     return ALTERNATIVES[int(np.argmax(totals[0]))] if totals else None
+
+
+def _contained(evidence: Evidence, stratum: Stratum, level: int, plan: Plan) -> bool:
+    """A fault confined to this level would vanish in the mean of all tokens, which so says nothing of its size."""
+    own, stock = tokens.of(evidence.candidate), tokens.of(evidence.stock)
+    margins = _margins(plan)
+    for statistic, margin in margins.items():
+        pair = _matched(own, stock, statistic, stratum, level)
+        if pair is None:
+            return False
+        candidate, other = (sequential.sums(part) for part in pair)
+        most = margin(candidate)
+        if not sequential.gap(candidate, other, most, 1 - plan.level_equivalent).inside(most):
+            return False
+    return bool(margins)
+
+
+def _margins(plan: Plan) -> dict[str, Callable[[Sums], float]]:
+    """statistic → (sums) → what a profile's gap of it may be, a token."""
+    found: dict[str, Callable[[Sums], float]] = {}
+    for settings in (plan.required | plan.if_available).values():
+        if isinstance(settings, likelihood.Settings):
+            found["likelihood"] = partial(_share_of_variance, settings.profile_margin_temperature)
+        elif isinstance(settings, first_choice.Settings):
+            found["first_choice"] = partial(_constant, settings.profile_margin)
+    return found
+
+
+def _share_of_variance(share: float, sums: Sums) -> float:
+    return share * sums.variance
+
+
+def _constant(share: float, sums: Sums) -> float:
+    return share
 
 
 def of_strata(evidence: Evidence, found: Suspected, alpha: float, plan: Plan) -> list[Finding]:
     """Different in the strata that reject, where there is a gap to stock too. alpha: of each statistic's gaps."""
     own, stock = tokens.of(evidence.candidate), tokens.of(evidence.stock)
     findings = []
-    for stratum, level in found.levels:
-        of_one = alpha / (max(1, len(plan.strata)) * len(strata.LEVELS[stratum]))
+    for level in found.levels:
+        of_one = alpha / (max(1, len(plan.strata)) * len(strata.LEVELS[level.stratum]))
         for statistic, check in _GAPS.items():
-            pair = _matched(own, stock, statistic, stratum, level)
-            finding = None if pair is None else _gap(pair, statistic, check, strata.LEVELS[stratum][level], of_one)
+            pair = _matched(own, stock, statistic, level.stratum, level.index)
+            finding = None if pair is None else _gap(pair, statistic, check, level, of_one)
             if finding is not None:
                 findings.append(finding)
     return findings
@@ -117,7 +174,7 @@ def _at(arm: Tokens, statistic: str, stratum: Stratum, level: int) -> dict[str, 
     return found
 
 
-def _gap(pair: tuple[Residuals, Residuals], statistic: str, check: str, stratum: str, alpha: float) -> Finding | None:
+def _gap(pair: tuple[Residuals, Residuals], statistic: str, check: str, level: Level, alpha: float) -> Finding | None:
     own, stock = (sequential.sums(part) for part in pair)
     interval = sequential.gap(own, stock, max(_TUNED_TO[statistic] * own.variance, 1e-9), alpha)
     if not interval.excludes_zero:
@@ -133,23 +190,31 @@ def _gap(pair: tuple[Residuals, Residuals], statistic: str, check: str, stratum:
     )
     return Finding(
         check=check,
-        stratum=stratum,
+        stratum=level.name,
         required=False,
         outcome="different",
         estimate=estimate,
-        says=f"unlike the stock model, and unlike stock's own replies, at {stratum}",
+        says=f"unlike the stock model, and unlike stock's own replies, at {level.name}: like {level.likeliest.says}",
     )
 
 
 def excused(findings: list[Finding], found: Suspected) -> list[Finding]:
-    """A fault of an excusable family that lies inside every margin does not matter, by whatever check it was found."""
+    """A fault of an excusable family that lies inside every margin does not matter, by whatever check it was found.
+
+    One that was found in a stratum must lie inside them in that stratum too.
+    """
     bounded = [one for one in findings if one.required and one.stratum is None and one.margin is not None]
     named = [one for one in bounded if one.check in ("likelihood", "first_choice")]
     if found.likeliest is None or not found.excusable or not named:
         return findings
     if any(one.outcome != "equivalent" for one in named):
         return findings
-    return [_forgiven(one) if one.outcome == "different" and one.margin is None else one for one in findings]
+    confined = {level.name for level in found.levels if not level.excusable}
+    return [_forgiven(one) if _forgivable(one, confined) else one for one in findings]
+
+
+def _forgivable(finding: Finding, confined: Collection[str]) -> bool:
+    return finding.outcome == "different" and finding.margin is None and finding.stratum not in confined
 
 
 def _forgiven(finding: Finding) -> Finding:
