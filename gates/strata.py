@@ -12,29 +12,43 @@ import numpy as np
 from gates.evidence import Pass, Reply
 from gates.scored import Ints
 
-Stratum = Literal["profile", "position", "chunk_index", "in_flight"]
+Stratum = Literal["profile", "position", "chunk_index", "previous_chunk", "in_flight"]
 
 LEVELS: dict[Stratum, tuple[str, ...]] = {
     "position": ("token 1", "tokens 2 to 16", "tokens 17 to 128", "tokens 129 on"),
     "chunk_index": ("first of a chunk", "second of a chunk", "third of a chunk", "fourth of a chunk", "fifth or later"),
+    "previous_chunk": (
+        "in the first chunk",
+        "after a chunk of 1 token",
+        "after a chunk of 2 tokens",
+        "after a chunk of 3 or 4 tokens",
+        "after a chunk of 5 or more tokens",
+    ),
     "in_flight": ("1 in flight", "2 to 4 in flight", "5 to 16 in flight", "17 to 64 in flight", "65 or more in flight"),
 }
 """profile is not here: its levels are the profiles."""
 
-_EDGES: dict[Stratum, list[int]] = {"position": [1, 16, 128], "chunk_index": [1, 2, 3, 4], "in_flight": [2, 5, 17, 65]}
+_EDGES: dict[Stratum, list[int]] = {
+    "position": [1, 16, 128],
+    "chunk_index": [1, 2, 3, 4],
+    "previous_chunk": [1, 2, 3, 5],
+    "in_flight": [2, 5, 17, 65],
+}
 UNKNOWN = -1
 
 
-def levels(one: Pass, stratum: Stratum) -> Ints:
-    """(n,) index into LEVELS[stratum] of each scored token of the pass; UNKNOWN where the wire does not tell."""
-    position = one.scored.rows["position"].astype(np.int64)
-    if stratum == "position":
-        return _binned(position, stratum)
+def levels(one: Pass) -> dict[Stratum, Ints]:
+    """(n,) of each stratum in LEVELS: index into its levels of each scored token of the pass; UNKNOWN where the wire
+    does not tell."""
     places = _places(one)
-    if stratum == "chunk_index":
-        return np.where(places.chunk >= 0, _binned(places.index, stratum), UNKNOWN)
     stamps = _previous_stamps(one, places)
-    return np.where(stamps >= 0, _binned(_in_flight(one.replies, stamps), stratum), UNKNOWN)
+    told = places.chunk >= 0
+    return {
+        "position": _binned(one.scored.rows["position"].astype(np.int64), "position"),
+        "chunk_index": np.where(told, _binned(places.index, "chunk_index"), UNKNOWN),
+        "previous_chunk": np.where(told, _binned(places.previous, "previous_chunk"), UNKNOWN),
+        "in_flight": np.where(stamps >= 0, _binned(_in_flight(one.replies, stamps), "in_flight"), UNKNOWN),
+    }
 
 
 def _binned(values: Ints, stratum: Stratum) -> Ints:
@@ -42,15 +56,16 @@ def _binned(values: Ints, stratum: Stratum) -> Ints:
 
 
 class _Places:
-    """Of each scored token: chunk, the number of its chunk within its reply (−1: unknown); index, its place in it."""
+    """Of each scored token: chunk, the number of its chunk within its reply (−1: unknown); index, its place in it;
+    previous, how many tokens the chunk before held (0: there was none)."""
 
-    def __init__(self, chunk: Ints, index: Ints) -> None:
-        self.chunk, self.index = chunk, index
+    def __init__(self, chunk: Ints, index: Ints, previous: Ints) -> None:
+        self.chunk, self.index, self.previous = chunk, index, previous
 
 
 def _places(one: Pass) -> _Places:
     n = len(one.scored.rows)
-    chunk, index = np.full(n, UNKNOWN, np.int64), np.zeros(n, np.int64)
+    chunk, index, previous = np.full(n, UNKNOWN, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     position = one.scored.rows["position"].astype(np.int64)
     starts = np.searchsorted(one.scored.reply, np.arange(len(one.replies) + 1))
     for number, reply in enumerate(one.replies):
@@ -63,7 +78,8 @@ def _places(one: Pass) -> _Places:
         within = np.minimum(np.searchsorted(ends, position[part], side="right"), len(counts) - 1)
         chunk[part] = within
         index[part] = position[part] - (ends - counts)[within]
-    return _Places(chunk, index)
+        previous[part] = np.where(within > 0, counts[within - 1], 0)
+    return _Places(chunk, index, previous)
 
 
 def _previous_stamps(one: Pass, places: _Places) -> Ints:

@@ -72,7 +72,7 @@ def _computed(arm: Arm) -> Tokens:
     replies: dict[str, int] = {}
     for one in arm.passes:
         if len(one.scored.rows):
-            levels = {stratum: strata.levels(one, stratum) for stratum in strata.LEVELS}
+            levels = strata.levels(one)
             computed = _pass(one, functions, levels, made, replies.get(one.profile, 0))
             parts.setdefault(one.profile, []).append(computed)
             known.setdefault(one.profile, []).append(levels)

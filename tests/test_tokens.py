@@ -199,10 +199,12 @@ def test_strata_are_what_was_known_before_the_token() -> None:
     rows["position"] = [0, 1, 2, 3, 4, 0, 1, 2]  # one more than the first reply's chunks hold: an end that was appended
     owner = np.array([0, 0, 0, 0, 0, 1, 1, 1])
     one = Pass("solo", 0, replies, Scored(rows, owner, {}), {}, {})
-    assert strata.levels(one, "position").tolist() == [0, 1, 1, 1, 1, 0, 1, 1]
-    assert strata.levels(one, "chunk_index").tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
+    levels = strata.levels(one)
+    assert levels["position"].tolist() == [0, 1, 1, 1, 1, 0, 1, 1]
+    assert levels["chunk_index"].tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
+    assert levels["previous_chunk"].tolist() == [0, 1, 1, 2, 2, 0, 0, 2]
     # 1 at 0, 1 at 10, 2 at 20 (the second was sent at 15), 2 at 15; at 40 the first has ended.
-    assert strata.levels(one, "in_flight").tolist() == [0, 0, 0, 1, 1, 1, 1, 0]
+    assert levels["in_flight"].tolist() == [0, 0, 0, 1, 1, 1, 1, 0]
 
 
 def test_strata_are_unknown_where_the_wire_does_not_tell() -> None:
@@ -211,7 +213,8 @@ def test_strata_are_unknown_where_the_wire_does_not_tell() -> None:
     object.__setattr__(bare, "chunk_tokens", None)
     rows = np.zeros(1, SCORE_DTYPE)
     one = Pass("solo", 0, [bare], Scored(rows, np.array([0]), {}), {}, {})
-    assert [strata.levels(one, name).tolist() for name in ("position", "chunk_index", "in_flight")] == [[0], [-1], [-1]]
+    names = ("position", "chunk_index", "previous_chunk", "in_flight")
+    assert [strata.levels(one)[name].tolist() for name in names] == [[0], [-1], [-1], [-1]]
 
 
 # All of an arm.
