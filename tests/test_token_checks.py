@@ -9,9 +9,10 @@ from scipy.stats import binom
 from arms import EOS, LOSSLESS, Law, P, arm, compared
 from factories import heated
 from gates import checks, evidence, tokens
-from gates.checks import Checked, Levels, Terms, eos, pit
+from gates.checks import Checked, Levels, Terms, eos, pit, tail
 from gates.evidence import Arm, Evidence
 from gates.finding import Finding
+from gates.pit import Uniformity
 
 ONE = Levels(reject=1e-4, gap=2.5e-4, outside=1e-4)
 TERMS = Terms(required=True, pooled=ONE, profile=ONE, p_value=6e-5, equivalent=0.95, replies=100, profile_replies=30)
@@ -140,3 +141,35 @@ def test_each_check_is_wrong_no_more_often_than_its_level(name: str, law: Law, r
     seen = [pooled(name, compared(law, law, replies, seed), LOOSE) for seed in range(COMPARISONS)]
     assert all(one.estimate is not None for one in seen)  # each could have rejected
     assert sum(one.outcome == "different" for one in seen) <= binom.ppf(0.999, COMPARISONS, levels * 0.05)
+
+
+PAIRS = 4000
+SHARED = {"pit": 16.0, "tail": 2.3}
+"""What a reference that is a little off makes of 200,000 and 400,000 tokens of either server: a noncentrality of χ²,
+and standard deviations too few in the tail. Where both servers share it, it says nothing of the candidate."""
+
+
+def test_two_servers_that_share_a_floor_are_not_told_apart_by_pit() -> None:
+    """At .001 each; the rule "rejects while stock does not" is wrong ten times as often or more, so that this can
+    fail."""
+    rng = np.random.default_rng(8)
+    n = 50_000
+    shift = np.sqrt(SHARED["pit"] / n / 4)  # a term's mean
+    arms = [[Uniformity(rng.normal(n * shift, np.sqrt(n), 4), n) for _ in range(PAIRS)] for _ in range(2)]
+    pairs = list(zip(*arms, strict=True))
+    wrong = sum(pit.p_value(own, stock) <= 0.001 for own, stock in pairs)
+    race = sum(own.p_value <= 0.001 and stock.p_value > 0.01 for own, stock in pairs)
+    assert wrong <= binom.ppf(0.999, PAIRS, 0.001)
+    assert race > 10 * binom.ppf(0.999, PAIRS, 0.001)
+
+
+def test_two_servers_that_share_a_floor_are_not_told_apart_by_tail() -> None:
+    """As for pit."""
+    rng = np.random.default_rng(8)
+    expected = 1200.0
+    hits = rng.poisson(expected - SHARED["tail"] * np.sqrt(expected), (PAIRS, 2)).tolist()
+    pairs = [((own, expected), (stock, expected)) for own, stock in hits]
+    wrong = sum(tail.p_value(own, stock) <= 0.001 for own, stock in pairs)
+    race = sum(tail.too_few(*own) <= 0.001 and tail.too_few(*stock) > 0.01 for own, stock in pairs)
+    assert wrong <= binom.ppf(0.999, PAIRS, 0.001)
+    assert race > 10 * binom.ppf(0.999, PAIRS, 0.001)

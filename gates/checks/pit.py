@@ -17,8 +17,6 @@ LEAST_TOKENS = 1000
 """At fewer open positions χ² has too light a tail at the level of this check: 1.2 times too many are rejected at 500, 3
 times at 50, 50 times at 2 (simulated at 6e-5)."""
 
-_STOCK_OFF = 0.01
-
 
 class Settings(CheckSettings):
     """It has no margin: it may reject, and passes otherwise."""
@@ -32,12 +30,12 @@ def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
         )
     if (fewest := min(own.n, stock.n)) < LEAST_TOKENS:
         return _too_few(evidence, fewest, terms)
-    p_value = own.p_value if stock.p_value > _STOCK_OFF else own.p_against(stock)
-    rejects = p_value <= terms.p_value
+    chance = p_value(own, stock)
+    rejects = chance <= terms.p_value
     says = (
-        "tokens do not fall evenly over the reference's distributions"
+        f"tokens do not fall evenly over the reference's distributions, nor as stock's own do (p = {chance:.1g})"
         if rejects
-        else f"tokens fall as evenly over the reference's distributions as they should (p = {p_value:.2g})"
+        else f"tokens fall as evenly over the reference's distributions as they should (p = {chance:.2g})"
     )
     finding = Finding(
         check="pit",
@@ -48,6 +46,15 @@ def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
         says=says,
     )
     return Checked([finding])
+
+
+def p_value(own: Uniformity, stock: Uniformity) -> float:
+    """That tokens fall neither evenly nor as stock's own do: each must say so.
+
+    "Not evenly, while stock's look even" is a race: two equal servers whose reference is a little off (temperature
+    .985, scorer noise .3) lose it in 3 of 100 looks at 200,000 tokens each.
+    """
+    return max(own.p_value, own.p_against(stock))
 
 
 def _too_few(evidence: Evidence, fewest: int, terms: Terms) -> Checked:

@@ -14,8 +14,6 @@ P_VALUES = 1
 TUNED_TO = 0.0025
 """Share of all tokens at which the sequence is tightest: a third of what usually lies there."""
 
-_STOCK_OFF = 0.01
-
 
 class Settings(CheckSettings):
     """It has no margin: it may reject, and passes otherwise."""
@@ -42,14 +40,21 @@ def _count(arm: Arm, evidence: Evidence) -> tuple[int, float]:
 
 def _by_count(finding: Finding, own: tuple[int, float], stock: tuple[int, float], terms: Terms) -> Finding:
     """The exact test of too few: where truncation leaves none, it needs the fewest tokens of all."""
-    p_value = too_few(*own) if too_few(*stock) > _STOCK_OFF else too_few_against(own, stock)
-    if p_value > terms.p_value:
+    if p_value(own, stock) > terms.p_value:
         return finding
     says = (
         f"{own[0]} tokens from the last 1.5 % of their distributions, where the stock model makes {own[1]:.0f}: "
         f"as by truncation (top_p, min_p) or a lower temperature"
     )
     return finding.model_copy(update={"outcome": "different", "says": says})
+
+
+def p_value(own: tuple[int, float], stock: tuple[int, float]) -> float:
+    """That too few came by the reference, and by stock: each must say so.
+
+    "By the reference, while stock has enough" is a race, which two equal servers over one numerical floor lose.
+    """
+    return max(too_few(*own), too_few_against(own, stock))
 
 
 def too_few(hits: int, expected: float) -> float:
