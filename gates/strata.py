@@ -64,6 +64,11 @@ class _Places:
 
 
 def _places(one: Pass) -> _Places:
+    """Nothing is known of a pass in which a reply is scored beyond its chunks: the server leaves ends out of the ids.
+
+    In which step an end was drawn is then unknown. Counted to the last chunk, the ends of a server that sends token by
+    token would be all that is ever "second of a chunk"; left out alone, they would be chosen by what was drawn.
+    """
     n = len(one.scored.rows)
     chunk, index, previous = np.full(n, UNKNOWN, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     position = one.scored.rows["position"].astype(np.int64)
@@ -74,8 +79,9 @@ def _places(one: Pass) -> _Places:
         if counts is None or not len(counts) or starts[number] == starts[number + 1]:
             continue
         ends = np.cumsum(counts)
-        # An end-of-sequence token that the server left out belongs to the last chunk.
-        within = np.minimum(np.searchsorted(ends, position[part], side="right"), len(counts) - 1)
+        if position[part][-1] >= ends[-1]:
+            return _Places(np.full(n, UNKNOWN, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
+        within = np.searchsorted(ends, position[part], side="right")
         chunk[part] = within
         index[part] = position[part] - (ends - counts)[within]
         previous[part] = np.where(within > 0, counts[within - 1], 0)

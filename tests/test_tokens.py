@@ -195,16 +195,29 @@ def reply(request: int, sent: int, chunks: list[int], stamps: list[int]) -> Repl
 def test_strata_are_what_was_known_before_the_token() -> None:
     """Two replies, three and two chunks; the second begins while the first runs. In flight: at the previous chunk."""
     replies = [reply(1, 0, [1, 2, 1], [10, 20, 30]), reply(2, 15, [2, 1], [40, 50])]
-    rows = np.zeros(8, SCORE_DTYPE)
-    rows["position"] = [0, 1, 2, 3, 4, 0, 1, 2]  # one more than the first reply's chunks hold: an end that was appended
-    owner = np.array([0, 0, 0, 0, 0, 1, 1, 1])
+    rows = np.zeros(7, SCORE_DTYPE)
+    rows["position"] = [0, 1, 2, 3, 0, 1, 2]
+    owner = np.array([0, 0, 0, 0, 1, 1, 1])
     one = Pass("solo", 0, replies, Scored(rows, owner, {}), {}, {})
     levels = strata.levels(one)
-    assert levels["position"].tolist() == [0, 1, 1, 1, 1, 0, 1, 1]
-    assert levels["chunk_index"].tolist() == [0, 0, 1, 0, 1, 0, 1, 0]
-    assert levels["previous_chunk"].tolist() == [0, 1, 1, 2, 2, 0, 0, 2]
+    assert levels["position"].tolist() == [0, 1, 1, 1, 0, 1, 1]
+    assert levels["chunk_index"].tolist() == [0, 0, 1, 0, 0, 1, 0]
+    assert levels["previous_chunk"].tolist() == [0, 1, 1, 2, 0, 0, 2]
     # 1 at 0, 1 at 10, 2 at 20 (the second was sent at 15), 2 at 15; at 40 the first has ended.
-    assert levels["in_flight"].tolist() == [0, 0, 0, 1, 1, 1, 1, 0]
+    assert levels["in_flight"].tolist() == [0, 0, 0, 1, 1, 1, 0]
+
+
+def test_an_end_that_the_server_left_out_has_no_chunk() -> None:
+    """One scored token more than the chunks hold: which step drew it is unknown, and so are all chunks of the pass; put
+    with the last chunk, ends would be all that is second in a chunk of a server that sends token by token."""
+    replies = [reply(1, 0, [1, 1], [10, 20]), reply(2, 15, [1, 1], [40, 50])]
+    rows = np.zeros(5, SCORE_DTYPE)
+    rows["position"] = [0, 1, 2, 0, 1]
+    one = Pass("solo", 0, replies, Scored(rows, np.array([0, 0, 0, 1, 1]), {}), {}, {})
+    levels = strata.levels(one)
+    assert levels["position"].tolist() == [0, 1, 1, 0, 1]
+    for name in ("chunk_index", "previous_chunk", "in_flight"):
+        assert levels[name].tolist() == [strata.UNKNOWN] * 5
 
 
 def test_strata_are_unknown_where_the_wire_does_not_tell() -> None:
