@@ -69,6 +69,7 @@ class Decision:
     broken: bool  # stock's own residual lies wholly outside the margin
     immaterial: bool
     needs: int | None  # further tokens
+    beside: tuple["Measured", ...] = ()  # of the other statistics, as `measured` of the one that is judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ def decide(
         broken=broken,
         immaterial=rejected and outcome == "equivalent",
         needs=None if broken or outcome != "undecided" else _needs(measured, margin, levels, replies),
+        beside=tuple(_measured(other, 1 - equivalent) for other in others),
     )
 
 

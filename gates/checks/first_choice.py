@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from gates.checks import Checked, CheckSettings, Terms
-from gates.decision import Decision
+from gates.decision import Decision, Measured
 from gates.evidence import Evidence
 from gates.residual_check import Question, examine
 from gates.sequential import Sums
@@ -28,8 +28,23 @@ def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
 
 
 def _says(decision: Decision) -> str:
+    return "; ".join([_plain(decision), *(_weighted(measured) for measured in decision.beside)])
+
+
+def _weighted(measured: Measured) -> str:
+    """A mixture with greedy decoding moves the weighted figure by its share of the variance, exactly."""
+    variance, interval = measured.own.variance, measured.interval
+    if variance == 0:
+        return "no position leaves a choice"
+    value, low, high = (100 * bound / variance for bound in (interval.value, interval.low, interval.high))
+    return f"like {value:+.1f} % of tokens decoded greedily ({low:+.1f} … {high:+.1f})"
+
+
+def _plain(decision: Decision) -> str:
     interval = decision.measured.interval
     often = "more" if interval.value > 0 else "less"
+    if decision.outcome == "different" and not interval.excludes_zero:
+        return "picks its likeliest token otherwise than the stock model where several are likely"
     if decision.outcome == "different":
         return f"picks its likeliest token {often} often than the stock model does, by {_points(interval.value)}"
     error = _points(max(abs(interval.low), abs(interval.high)))
