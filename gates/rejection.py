@@ -117,6 +117,8 @@ def _contained(evidence: Evidence, stratum: Stratum, level: int, plan: Plan) -> 
         if pair is None:
             return False
         candidate, other = (sequential.sums(part) for part in pair)
+        if min(candidate.replies, other.replies) < plan.profile_replies:
+            return False
         most = margin(candidate)
         if not sequential.gap(candidate, other, most, 1 - plan.level_equivalent).inside(most):
             return False

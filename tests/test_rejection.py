@@ -73,6 +73,8 @@ def test_what_is_not_known_to_lie_inside_the_margins_is_not_contained() -> None:
         evidence = compared(law)
         assert rejection._contained(evidence, "position", 3, PLAN) is contained
         assert not rejection._contained(evidence, "position", 3, PLAN.without({"likelihood", "first_choice"}))
+        more = PLAN.model_copy(update={"profile_replies": 401})  # of which there are 400
+        assert not rejection._contained(evidence, "position", 3, more)
 
 
 def test_a_floor_that_both_share_is_no_difference_in_any_stratum() -> None:
