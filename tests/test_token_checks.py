@@ -118,6 +118,13 @@ def test_pit_asks_for_tokens_enough_for_its_law() -> None:
     assert few.needs_tokens == pytest.approx(scored * (pit.LEAST_TOKENS / open_positions - 1), rel=0.2)
 
 
+def test_pit_passes_what_falls_as_stock_does() -> None:
+    """Both servers at temperature .8: neither falls evenly, which says something of the reference alone."""
+    found = pooled("pit", compared(HOT, HOT, replies=1000))
+    assert found.outcome == "passed"
+    assert "and stock's own neither" in found.says
+
+
 def test_pit_does_not_depend_on_when_it_is_judged() -> None:
     """Its randomness is the data's: judging the same replies again gives the same p-value."""
     first, second = (tokens.of(compared(LOSSLESS, replies=20).candidate).uniformity for _ in range(2))

@@ -30,22 +30,27 @@ def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
         )
     if (fewest := min(own.n, stock.n)) < LEAST_TOKENS:
         return _too_few(evidence, fewest, terms)
-    chance = p_value(own, stock)
-    rejects = chance <= terms.p_value
-    says = (
-        f"tokens do not fall evenly over the reference's distributions, nor as stock's own do (p = {chance:.1g})"
-        if rejects
-        else f"tokens fall as evenly over the reference's distributions as they should (p = {chance:.2g})"
-    )
+    rejects = p_value(own, stock) <= terms.p_value
     finding = Finding(
         check="pit",
         required=terms.required,
         outcome="different" if rejects else "passed",
         estimate=_estimate(own),
         stock=_estimate(stock),
-        says=says,
+        says=_says(own, stock, terms.p_value),
     )
     return Checked([finding])
+
+
+def _says(own: Uniformity, stock: Uniformity, level: float) -> str:
+    chance = p_value(own, stock)
+    if chance <= level:
+        return f"tokens do not fall evenly over the reference's distributions, nor as stock's own do (p = {chance:.1g})"
+    if own.p_value <= level:
+        return (
+            f"tokens do not fall evenly over the reference's distributions, and stock's own neither (p = {chance:.2g})"
+        )
+    return f"tokens fall as evenly over the reference's distributions as they should (p = {own.p_value:.2g})"
 
 
 def p_value(own: Uniformity, stock: Uniformity) -> float:
