@@ -24,6 +24,11 @@ class StratumSums:
     log_ratios: Floats
     tokens: Ints
 
+    @staticmethod
+    def empty(stratum: strata.Stratum) -> "StratumSums":
+        levels = len(strata.LEVELS[stratum])
+        return StratumSums(np.zeros((levels, len(ALTERNATIVES))), np.zeros(levels, np.int64))
+
 
 @dataclass(slots=True)
 class Tokens:
@@ -47,6 +52,11 @@ def of(arm: Arm) -> Tokens:
     return _KNOWN[arm]
 
 
+def take(arm: Arm, computed: Tokens) -> None:
+    """For an arm whose tokens are added up elsewhere, as they come: `of` gives what was taken."""
+    _KNOWN[arm] = computed
+
+
 def by_profile(arm: Arm, profiles: Sequence[str], statistic: str) -> dict[str, Residuals]:
     """profile → residuals over its passes. Profiles without scored tokens are left out."""
     found = of(arm).residuals[statistic]
@@ -55,10 +65,7 @@ def by_profile(arm: Arm, profiles: Sequence[str], statistic: str) -> dict[str, R
 
 def _computed(arm: Arm) -> Tokens:
     made = Tokens({name: {} for name in STATISTICS}, {stratum: {} for stratum in strata.LEVELS})
-    made.of_strata = {
-        stratum: StratumSums(np.zeros((len(names), len(ALTERNATIVES))), np.zeros(len(names), np.int64))
-        for stratum, names in strata.LEVELS.items()
-    }
+    made.of_strata = {stratum: StratumSums.empty(stratum) for stratum in strata.LEVELS}
     functions = (
         residuals.likelihood,
         residuals.first_choice,

@@ -4,6 +4,8 @@ Calibrated to published figures: half of the positions have an entropy under .01
 is about .66 nat, the mean variance of log p about 1.06, the mean chance of the likeliest token about .85.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,6 +29,33 @@ def laws(contexts: int, rng: np.random.Generator, open_share: float = OPEN_SHARE
     weight *= remainder[:, None]
     weight[:, 0] += 1 - remainder
     return weight
+
+
+Ends = npt.NDArray[np.int64]
+"""(contexts,) the column that ends a reply, −1 where none of a context's does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a server samples from: its model's laws, its drafting model's, and where replies may end."""
+
+    p: Laws
+    draft: Laws
+    ends: Ends
+
+
+def ends(p: Laws, hazard: float, rng: np.random.Generator, among: int = 10) -> Ends:
+    """Contexts in which one of the likeliest `among` tokens ends the reply: as many as make its mean chance `hazard`.
+
+    Contexts that are sure of another token are passed over, as there it could hardly come.
+    """
+    column = rng.integers(among, size=len(p))
+    chance = p[np.arange(len(p)), column]
+    order = rng.permutation(np.flatnonzero(p[:, 0] < 0.7))
+    some = order[np.cumsum(chance[order]) <= hazard * len(p)]
+    found = np.full(len(p), -1)
+    found[some] = column[some]
+    return found
 
 
 def disturbed(p: Laws, sd: float, rng: np.random.Generator, flatten: float = 0.0) -> Laws:

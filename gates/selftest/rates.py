@@ -1,51 +1,29 @@
 """How often the gates err, and how many tokens they take: each figure from many streams, spread over processes."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from gates.alternatives import ALTERNATIVES
-from gates.selftest import faults, population, streams, tables
+from gates import plan
+from gates.alternatives import ALTERNATIVES, Alternative
+from gates.selftest import comparison, faults, population, streams, tables
+from gates.selftest.comparison import Served
 from gates.selftest.population import Laws
-from gates.selftest.tables import Draw, Pool
+from gates.selftest.tables import Draw
+from gates.selftest.world import CONTEXTS, World, sometimes, where, whole
 
-CONTEXTS = 4000
 BOUNDS = (20.0, 100.0, 1000.0)
 """of E; a lossless stream may pass each with a chance of one over it."""
 
-REPLIES_A_PASS = 5
-AT_A_TIME = 50  # comparisons a task
 FLOOR_TEMPERATURE, FLOOR_NOISE = 0.985, 0.3
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """One population: p as sampled from, scored as the reference gives it."""
-
-    p: Laws
-    draft: Laws
-    scored: Laws
-    pool: Pool
-    rng: np.random.Generator
-
-    @staticmethod
-    def made(seed: int, scorer_noise: float = 0.0) -> "World":
-        rng = np.random.default_rng(seed)
-        p = population.laws(CONTEXTS, rng)
-        draft = population.disturbed(p, faults.DRAFT_SD, rng)
-        scored = population.disturbed(p, scorer_noise, rng) if scorer_noise else p
-        return World(p, draft, scored, tables.pool(p, scored), rng)
-
-    def draw(self, q: Laws) -> Draw:
-        return tables.drawing(tables.cell_masses(q, self.scored), self.rng)
 
 
 def spread(task: Callable[[int, int], T], total: int, each: int, processes: int) -> Iterator[T]:
@@ -71,14 +49,14 @@ def allowed(streams: int, rate: float) -> float:
 
 def plain_sups(tokens: int, scorer_noise: float, seed: int, count: int) -> npt.NDArray[np.float64]:
     world = World.made(1000 + seed, scorer_noise)
-    return streams.courses(world.pool, world.draw(world.p), count, tokens, math.inf).sup
+    return streams.courses(world.pool, world.draw(world.model.p), count, tokens, math.inf).sup
 
 
 def chunked_sups(tokens: int, sampled: bool, seed: int, count: int) -> npt.NDArray[np.float64]:
     """Of a lossless speculator, over its chunk indices. sampled: drafts are drawn, else the argmax."""
     world = World.made(2000 + seed)
     k = tables.K
-    p, guess = tables.cell_masses(world.p, world.scored), tables.cell_masses(world.draft, world.scored)
+    p, guess = (tables.cell_masses(law, world.scored) for law in (world.model.p, world.model.draft))
     if not sampled:
         top = guess.argmax(axis=1)
         guess = np.zeros_like(guess)
@@ -88,7 +66,7 @@ def chunked_sups(tokens: int, sampled: bool, seed: int, count: int) -> npt.NDArr
     masses = np.concatenate([passed, p - passed], axis=1)
     flat = np.arange(CONTEXTS)[:, None] * (k + 1) + np.tile(np.arange(k + 1), 2)[None, :]
     accepted = np.tile(np.repeat([True, False], k + 1), CONTEXTS)
-    pool = Pool(CONTEXTS, world.pool.log_ratios[flat.ravel()], {}, {})
+    pool = dataclasses.replace(world.pool, log_ratios=world.pool.log_ratios[flat.ravel()])
     draw = tables.drawing(masses, world.rng)
     return streams.chunked_courses(pool, draw, accepted, 4, count, tokens)
 
@@ -123,35 +101,40 @@ class Found:
         return Found(np.concatenate([one.tokens for one in parts]), np.concatenate([one.right for one in parts]))
 
 
+OF_EVERY_TOKEN = tuple(name for name in faults.LAWS if name not in ("under-load", "late"))
+"""Faults that are the same for every token, so that streams of tokens without replies show them."""
+
+
 def by_e_alone(fault: str, tokens: int, seed: int, count: int) -> Found:
     world = World.made(3000 + seed)
-    q = faults.LAWS[fault](world.p, world.draft, world.rng)
-    course = streams.courses(world.pool, world.draw(q), count, tokens, math.log(1000))
-    return Found(course.crossed, np.array([_right(fault, index) for index in course.likeliest]))
+    course = streams.courses(world.pool, world.draw(world.faulty(fault)), count, tokens, math.log(1000))
+    return Found(course.crossed, np.array([_right(fault, ALTERNATIVES[index]) for index in course.likeliest]))
 
 
-def _right(fault: str, alternative: int) -> bool:
-    return fault in faults.FAMILIES.get(ALTERNATIVES[alternative].family, ())
+def _right(fault: str, alternative: Alternative | None) -> bool:
+    return alternative is not None and fault in faults.FAMILIES.get(alternative.family, ())
 
 
 def by_verdict(fault: str, tokens: int, seed: int, count: int) -> Found:
-    """Tokens an arm until DIFFERENT, looking after every pass."""
+    """Tokens of each server until DIFFERENT, looking after every pass."""
     world = World.made(4000 + seed)
-    q = faults.LAWS[fault](world.p, world.draft, world.rng)
-    found, right = [], []
-    for _ in range(count):
-        candidate, stock = (streams.Arm(world.pool, world.draw(law)) for law in (q, world.p))
-        found.append(_first(candidate, stock, "different", tokens))
-        right.append(_right(fault, int(np.argmax(candidate.log_totals))))
-    return Found(np.array(found), np.array(right))
+    there, elsewhere = world.draw(world.faulty(fault)), world.draw(world.model.p)
+    seen = [
+        comparison.first(world.compared(_served(fault, there, elsewhere), elsewhere).passes(tokens), "different")
+        for _ in range(count)
+    ]
+    return Found(
+        np.array([-1 if one is None else one.tokens for one in seen]),
+        np.array([one is not None and _right(fault, one.likeliest) for one in seen]),
+    )
 
 
-def _first(candidate: streams.Arm, stock: streams.Arm, wanted: str, tokens: int) -> int:
-    """Tokens an arm at the first look that says what is wanted; −1 where none does."""
-    for seen, outcome in streams.passes(candidate, stock, REPLIES_A_PASS, tokens):
-        if outcome == wanted:
-            return seen
-    return -1
+def _served(fault: str, there: Draw, elsewhere: Draw) -> Served:
+    if fault == "late":
+        return where(np.arange(comparison.REPLY) >= faults.LATE, there, elsewhere)
+    if fault == "under-load":
+        return where(np.array(comparison.LOADS)[:, None] >= faults.BUSY, there, elsewhere)
+    return whole(there)
 
 
 # Lossless comparisons: tokens to equivalent, and how often wrong.
@@ -164,6 +147,12 @@ class Compared:
     different: int
     equivalent: npt.NDArray[np.int64]
 
+    def reached(self, share: float) -> int | None:
+        """Tokens by which this share of the comparisons was called equivalent; None where it was not by the end."""
+        ordered = np.sort(np.where(self.equivalent > 0, self.equivalent, np.iinfo(np.int64).max))
+        found = int(ordered[min(len(ordered) - 1, int(share * len(ordered)))])
+        return found if found <= self.equivalent.max() else None
+
     @staticmethod
     def joined(parts: "Sequence[Compared]") -> "Compared":
         return Compared(sum(one.different for one in parts), np.concatenate([one.equivalent for one in parts]))
@@ -172,15 +161,13 @@ class Compared:
 def lossless(tokens: int, floor: bool, seed: int, count: int) -> Compared:
     """floor: both servers sample a little colder than the reference says, which scores with noise besides."""
     world = World.made(5000 + seed, FLOOR_NOISE if floor else 0.0)
-    law = faults.heated(world.p, FLOOR_TEMPERATURE) if floor else world.p
-    draw = world.draw(law)
+    draw = world.draw(faults.heated(world.model.p, FLOOR_TEMPERATURE) if floor else world.model.p)
     different, equivalent = 0, []
     for _ in range(count):
-        outcomes = list(
-            streams.passes(streams.Arm(world.pool, draw), streams.Arm(world.pool, draw), REPLIES_A_PASS, tokens)
-        )
-        different += any(outcome == "different" for _, outcome in outcomes)
-        equivalent.append(next((seen for seen, outcome in outcomes if outcome == "equivalent"), -1))
+        seen = list(world.compared(whole(draw), draw).passes(tokens))
+        different += any(one.outcome == "different" for one in seen)
+        first = comparison.first(iter(seen), "equivalent")
+        equivalent.append(-1 if first is None else first.tokens)
     return Compared(different, np.array(equivalent))
 
 
@@ -188,24 +175,12 @@ def at_the_margin(tokens: int, share: float, seed: int, count: int) -> int:
     """Comparisons called equivalent though the candidate's residual is the margin itself, all in this share of the
     replies."""
     world = World.made(6000 + seed)
-    hot = _exactly_off(world, streams.MARGINS["likelihood"] / share)
-    draws = [world.draw(law) for law in (hot, world.p)]
-    called = 0
-    for _ in range(count):
-        mixed = partial(_mixed, draws, share, world.rng)
-        candidate, stock = streams.Arm(world.pool, mixed), streams.Arm(world.pool, draws[1])
-        called += _first(candidate, stock, "equivalent", tokens) > 0
-    return called
-
-
-def _mixed(draws: Sequence[Draw], share: float, rng: np.random.Generator, n: int) -> npt.NDArray[np.int64]:
-    """Whole replies of the one law or the other."""
-    replies = n // streams.REPLY
-    off = rng.random(replies) < share
-    cells = draws[1](n).reshape(replies, streams.REPLY)
-    if off.any():
-        cells[off] = draws[0](int(off.sum()) * streams.REPLY).reshape(-1, streams.REPLY)
-    return cells.ravel()
+    settings = plan.load("strict").required["likelihood"].model_dump()
+    off, right = (
+        world.draw(law) for law in (_exactly_off(world, settings["margin_temperature"] / share), world.model.p)
+    )
+    seen = (world.compared(sometimes(share, off, right, world.rng), right).passes(tokens) for _ in range(count))
+    return sum(comparison.first(passes, "equivalent") is not None for passes in seen)
 
 
 def _exactly_off(world: World, margin: float) -> Laws:
@@ -213,14 +188,14 @@ def _exactly_off(world: World, margin: float) -> Laws:
     d, v = world.pool.d["likelihood"].reshape(CONTEXTS, -1), world.pool.v["likelihood"].reshape(CONTEXTS, -1)[:, 0]
 
     def off(temperature: float) -> float:
-        masses = tables.cell_masses(faults.heated(world.p, temperature), world.scored)
+        masses = tables.cell_masses(faults.heated(world.model.p, temperature), world.scored)
         return float((masses * d).sum(axis=1).mean() / v.mean())
 
     low, high = 0.3, 1.0
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if off(middle) > margin else (low, middle)
-    return faults.heated(world.p, high)
+    return faults.heated(world.model.p, high)
 
 
 def standard_errors(replies: int, seed: int) -> tuple[float, float]:
@@ -243,8 +218,8 @@ def _reply_figures(replies: int, rng: np.random.Generator) -> tuple[npt.NDArray[
     draws = [tables.drawing(part, rng) for part in (open_pool, sure_pool)]
     figures = []
     for share in rng.beta(population.OPEN_SHARE * kappa, (1 - population.OPEN_SHARE) * kappa, replies):
-        opened = int(rng.binomial(streams.REPLY, share))
-        sure = draws[1](streams.REPLY - opened) + open_pool.size
+        opened = int(rng.binomial(comparison.REPLY, share))
+        sure = draws[1](comparison.REPLY - opened) + open_pool.size
         tokens = np.concatenate([draws[0](opened), sure])
         context, rank = np.divmod(tokens, population.VOCABULARY)
         cells = context * (tables.K + 1) + np.minimum(rank, tables.K)
