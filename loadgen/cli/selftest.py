@@ -10,53 +10,78 @@ import orjson
 
 if TYPE_CHECKING:
     from gates.selftest import rates
+    from loadgen.cli.planted import Compared
     from loadgen.cli.progress import Progress
 
 _NULL_TOKENS = 200_000
 _FAULT_TOKENS = 200_000
 _COMPARISON_TOKENS = 90_000
-_NO_STATISTIC = ("same-seed", "replay", "under-load", "late", "dishonest", "short", "dropped", "usage", "bundled")
-"""Faults that are not of one token's law: they show in the embedded engine, not in these streams."""
+_LOSSLESS = "none"
 
 
 @click.command(short_help="the gates' own error rates")
 @click.option("--fault", metavar="F", help="this fault alone, such as temperature-0.95")
 @click.option(
-    "--streams", type=click.IntRange(20, 100_000), default=1000, show_default=True, help="lossless ones of each kind"
+    "--streams",
+    type=click.IntRange(20, 100_000),
+    default=1000,
+    show_default=True,
+    help="lossless ones of each kind; --engine draws none",
 )
+@click.option("--engine", is_flag=True, help="whole comparisons of embedded engines instead, under a clock that jumps")
 @click.option("--json", "as_json", is_flag=True, help="the rates as JSON")
-def command(fault: str | None, streams: int, as_json: bool) -> int:
+def command(fault: str | None, streams: int, engine: bool, as_json: bool) -> int:
     """Draw streams of tokens from servers whose faults are known, and judge them by the code that judges runs.
 
     Says how often a lossless server would be called different, how many tokens it takes to call it equivalent, and how
-    many to find each fault. No server is started. 1,000 streams take about two minutes on two cores; --streams 10000
+    many to find each fault. No server is started. 1,000 streams take about three minutes on two cores; --streams 10000
     gives the rates that the README states.
 
     \b
     loadgate selftest
     loadgate selftest --fault top-p-0.98
     loadgate selftest --streams 10000 --json
+    loadgate selftest --engine
+    loadgate selftest --engine --fault late
 
-    Exit code: 1 where an error rate is above what it may be.
+    --engine plants faults in the embedded engine, loads it as `loadgate compare` does, scores and judges: prompts to
+    verdict, a few seconds each.
+
+    Exit code: 1 where an error rate is above what it may be; with --engine, where a lossless engine is called different
+    or a planted fault stays unseen.
     """
-    from gates.selftest import faults
     from loadgen.cli.progress import Progress
-    from loadgen.record import nearest
 
-    if fault is not None and fault not in faults.LAWS:
-        raise click.UsageError(f"There is no fault {fault!r}. {nearest(fault, list(faults.LAWS))}")
     progress = Progress()
+    if engine:
+        return _engines(_planted(fault), progress, as_json)
+    wanted = _of_streams(fault)
     made = _Selftest(streams, max(1, os.cpu_count() or 1), progress)
-    wanted = [fault] if fault is not None else list(faults.LAWS)
     lossless = None if fault is not None else made.lossless()
     found = {name: made.fault(name) for name in wanted}
     progress.clear()
     if as_json:
-        said = {"alpha": 0.001, **({} if lossless is None else lossless), "faults": _with_absent(found, fault)}
+        said = {"alpha": 0.001, **({} if lossless is None else lossless), "faults": found | _absent(fault)}
         click.echo(orjson.dumps(said, option=orjson.OPT_INDENT_2).decode())
     else:
         click.echo("\n".join([*([] if lossless is None else _lossless_lines(lossless)), *_fault_lines(found)]))
     return 0 if lossless is None or lossless["holds"] else 1
+
+
+def _of_streams(fault: str | None) -> list[str]:
+    from gates.selftest import faults
+    from loadgen.record import nearest
+
+    if fault is None:
+        return list(faults.LAWS)
+    if fault in faults.LAWS:
+        return [fault]
+    if fault in faults.NAMES:
+        raise click.UsageError(
+            f"Each token of fault {fault!r} is drawn as it should be, so that no stream of tokens shows it: "
+            f"`loadgate selftest --engine --fault {fault}` plants it in the embedded engine."
+        )
+    raise click.UsageError(f"There is no fault {fault!r}. {nearest(fault, list(faults.NAMES))}")
 
 
 class _Selftest:
@@ -77,17 +102,12 @@ class _Selftest:
         floor = self._compared("comparisons over a shared floor", floor=True)
         margin = {share: self._margin(share) for share in (1.0, 0.1)}
         residual, unpaired = rates.standard_errors(400, 1)
-        comparisons = len(compared.equivalent)
-        reached = sorted(seen if seen > 0 else _COMPARISON_TOKENS * 10 for seen in compared.equivalent.tolist())
         return {
             "lossless": {
-                "streams": comparisons,
+                "streams": len(compared.equivalent),
                 "tokens_each": _COMPARISON_TOKENS,
                 "false_different": compared.different,
-                "tokens_to_equivalent": {
-                    "median": reached[len(reached) // 2],
-                    "p95": reached[min(len(reached) - 1, int(0.95 * len(reached)))],
-                },
+                "tokens_to_equivalent": {"median": compared.reached(0.5), "p95": compared.reached(0.95)},
             },
             "e_process": {"streams": self._streams, "tokens_each": _NULL_TOKENS, "above": above},
             "shared_floor": {"streams": len(floor.equivalent), "false_different": floor.different},
@@ -135,9 +155,6 @@ class _Selftest:
         from gates.selftest import rates
 
         streams = min(100, max(20, self._streams // 20))
-        alone = rates.Found.joined(
-            list(self._spread(name, partial(rates.by_e_alone, name, _FAULT_TOKENS), streams, streams // 2))
-        )
         verdict = rates.Found.joined(
             list(self._spread(name, partial(rates.by_verdict, name, _FAULT_TOKENS), streams // 2, streams // 4))
         )
@@ -146,8 +163,15 @@ class _Selftest:
             "caught": verdict.caught,
             "tokens_to_different": verdict.median,
             "diagnosed": verdict.diagnosed,
-            "e_alone": {"streams": len(alone.tokens), "caught": alone.caught, "tokens": alone.median},
+            "e_alone": self._e_alone(name, streams) if name in rates.OF_EVERY_TOKEN else None,
         }
+
+    def _e_alone(self, name: str, streams: int) -> dict[str, Any]:
+        from gates.selftest import rates
+
+        task = partial(rates.by_e_alone, name, _FAULT_TOKENS)
+        alone = rates.Found.joined(list(self._spread(f"{name}, E alone", task, streams, streams // 2)))
+        return {"streams": len(alone.tokens), "caught": alone.caught, "tokens": alone.median}
 
     def _spread(self, name: str, task: Any, total: int, each: int) -> Iterator[Any]:
         from gates.selftest import rates
@@ -160,17 +184,23 @@ class _Selftest:
             yield part
 
 
-def _with_absent(found: dict[str, Any], fault: str | None) -> dict[str, Any]:
-    absent = {"streams": 0, "caught": None, "tokens_to_different": None, "diagnosed": None}
-    return found | ({} if fault is not None else dict.fromkeys(_NO_STATISTIC, absent))
+def _absent(fault: str | None) -> dict[str, Any]:
+    """null: no token shows it. No streams: it takes two replies to one prompt, and `--engine`."""
+    from gates.selftest import faults
+
+    if fault is not None:
+        return {}
+    none = {"streams": 0, "caught": None, "tokens_to_different": None, "diagnosed": None}
+    return dict.fromkeys(faults.BETWEEN_REPLIES, none) | dict.fromkeys(faults.NO_STATISTIC)
 
 
 def _lossless_lines(said: dict[str, Any]) -> list[str]:
     own, process, floor = said["lossless"], said["e_process"], said["shared_floor"]
-    errors = said["standard_error"]
+    errors, reached = said["standard_error"], own["tokens_to_equivalent"]
     lines = [
         f"lossless: {own['false_different']} of {own['streams']:,} comparisons called different; equivalent after "
-        f"{own['tokens_to_equivalent']['median']:,} tokens (median), {own['tokens_to_equivalent']['p95']:,} (95 %)",
+        f"{_tokens(reached['median'], _COMPARISON_TOKENS)} tokens (median), "
+        f"{_tokens(reached['p95'], _COMPARISON_TOKENS)} (95 %)",
         f"over a numerical floor that both share: {floor['false_different']} of {floor['streams']:,} called different",
     ]
     for share, one in said["at_the_margin"].items():
@@ -189,12 +219,82 @@ def _fault_lines(found: dict[str, Any]) -> list[str]:
     lines = [f"{'fault':<20}{'found':>7}{'tokens to DIFFERENT':>21}{'named rightly':>15}{'tokens by E alone':>19}"]
     for name, one in found.items():
         named = "–" if one["diagnosed"] is None else f"{100 * one['diagnosed']:.0f} %"
+        alone = "–" if one["e_alone"] is None else _tokens(one["e_alone"]["tokens"], _FAULT_TOKENS)
         lines.append(
-            f"{name:<20}{100 * one['caught']:>5.0f} %{_tokens(one['tokens_to_different']):>21}{named:>15}"
-            f"{_tokens(one['e_alone']['tokens']):>19}"
+            f"{name:<20}{100 * one['caught']:>5.0f} %{_tokens(one['tokens_to_different'], _FAULT_TOKENS):>21}"
+            f"{named:>15}{alone:>19}"
         )
     return lines
 
 
-def _tokens(count: float | None) -> str:
-    return f"over {_FAULT_TOKENS:,}" if count is None else f"{count:,.0f}"
+def _tokens(count: float | None, most: int) -> str:
+    return f"over {most:,}" if count is None else f"{count:,.0f}"
+
+
+# Whole comparisons of embedded engines.
+
+
+def _planted(fault: str | None) -> list[str | None]:
+    """The lossless engine first: what is said of it, a fault must be told from."""
+    from loadgen.cli import planted
+    from loadgen.record import nearest
+    from servers.sim.faults import NAMES
+
+    if fault not in (None, _LOSSLESS, *NAMES):
+        raise click.UsageError(f"The embedded engine has no fault {fault!r}. {nearest(str(fault), list(NAMES))}")
+    if fault is None:
+        return [None, *(name for name in planted.FEW if name in NAMES)]
+    return [None] if fault == _LOSSLESS else [None, fault]
+
+
+def _engines(faults: list[str | None], progress: "Progress", as_json: bool) -> int:
+    from loadgen.cli import planted
+
+    progress.start("embedded engines", len(faults), 0)
+    found: dict[str, Compared] = {}
+    for fault, one in planted.spread(faults, 1, planted.TOKENS, max(1, os.cpu_count() or 1)):
+        found[fault or _LOSSLESS] = one
+        progress.counted(len(found), len(faults))
+    progress.clear()
+    as_wanted = {name: _as_wanted(name, one, found[_LOSSLESS]) for name, one in found.items()}
+    if as_json:
+        said = {name: _engine_json(one, as_wanted[name]) for name, one in found.items()}
+        click.echo(orjson.dumps({"engine": said}, option=orjson.OPT_INDENT_2).decode())
+    else:
+        click.echo("\n".join(_engine_lines(found, as_wanted)))
+    return 0 if all(as_wanted.values()) else 1
+
+
+def _as_wanted(name: str, one: "Compared", lossless: "Compared") -> bool:
+    """Lossless: not different. A fault: different, or, where no token shows it, warned of."""
+    from gates.selftest import faults
+
+    if name == _LOSSLESS:
+        return one.outcome != "different"
+    return one.outcome == "different" or (name in faults.NO_STATISTIC and bool(_new(one, lossless)))
+
+
+def _new(one: "Compared", lossless: "Compared") -> list[str]:
+    return [warning for warning in one.warnings if warning not in lossless.warnings]
+
+
+def _engine_json(one: "Compared", as_wanted: bool) -> dict[str, Any]:
+    return {
+        "outcome": one.outcome,
+        "tokens": one.tokens,
+        "diagnosis": one.diagnosis,
+        "checks": one.checks,
+        "warnings": one.warnings,
+        "as_wanted": as_wanted,
+    }
+
+
+def _engine_lines(found: "dict[str, Compared]", as_wanted: dict[str, bool]) -> list[str]:
+    lines = [f"{'planted':<18}{'verdict':<12}{'tokens':>8}  what says so"]
+    for name, one in found.items():
+        said = "; ".join([*one.checks, *([] if one.diagnosis is None else [one.diagnosis])])
+        if not said and name != _LOSSLESS:
+            said = " ".join(_new(one, found[_LOSSLESS]))
+        unseen = "" if as_wanted[name] else ("wrongly called different: " if name == _LOSSLESS else "not seen  ")
+        lines.append(f"{name:<18}{one.outcome.upper():<12}{one.tokens:>8,}  {unseen}{said}".rstrip())
+    return lines
