@@ -69,7 +69,8 @@ def both(world: World, used: plan.Plan, serve: Served, looks: list[int]) -> list
     candidate = Server(world.pool, recorded(serve, sent[0]), "candidate", world.rng)
     stock = Server(world.pool, recorded(whole(world.draw(world.model.p)), sent[1]), "stock", world.rng)
     found = []
-    for number, seen in enumerate(Comparison(candidate, stock, Rules(used)).passes(max(looks) * len(LOADS) * REPLY), 1):
+    compared = Comparison(candidate, stock, Rules(used))
+    for number, seen in enumerate(compared.passes(max(looks) * len(LOADS) * REPLY), 1):
         if number in looks:
             evidence = Evidence(
                 stock=arm(world, "stock", sent[1]),
@@ -82,6 +83,7 @@ def both(world: World, used: plan.Plan, serve: Served, looks: list[int]) -> list
                 paired=True,
                 warnings=[],
             )
+            assert compared._suspected().levels == Rules(used).suspected(evidence).levels
             found.append((seen, verdict.judge(evidence, used)))
     return found
 
@@ -100,6 +102,7 @@ def outcome_of(judged: Any) -> str:
         (None, {"undecided", "equivalent"}),
         ("temperature-0.95", {"undecided", "different"}),
         ("top-p-0.98", {"undecided", "different"}),
+        ("temperature-0.98", {"undecided", "different"}),
         ("greedy-0.20", {"undecided", "different"}),
         ("late", {"undecided", "different"}),
     ],

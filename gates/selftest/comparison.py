@@ -209,7 +209,7 @@ class Comparison:
             yield self.look()
 
     def look(self) -> Seen:
-        found = self.rules.suspected(self._evidence)
+        found = self._suspected()
         asked = self.rules.plan.required
         findings = [one for check in QUESTIONS if check in asked for one in self._asked(check, found)]
         if "pit" in asked:
@@ -217,11 +217,16 @@ class Comparison:
         findings += self._strata(findings, found)
         return Seen(self.candidate.tokens, _outcome(rejection.excused(findings, found)), found.likeliest)
 
-    def _strata(self, findings: Sequence[Finding], found: Suspected) -> list[Finding]:
+    def _suspected(self) -> Suspected:
+        """Where a stratum rejects, how far off its tokens are is asked too: only then are they spelled out."""
+        found = self.rules.suspected(self._evidence)
         if not found.levels:
-            return []
+            return found
         self.candidate.spell_out()
         self.stock.spell_out()
+        return self.rules.suspected(self._evidence)
+
+    def _strata(self, findings: Sequence[Finding], found: Suspected) -> list[Finding]:
         known = {one.check for one in findings if one.outcome == "different"}
         return [one for one in self.rules.of_strata(self._evidence, found) if one.check not in known]
 
