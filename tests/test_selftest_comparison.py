@@ -83,7 +83,7 @@ def both(world: World, used: plan.Plan, serve: Served, looks: list[int]) -> list
                 paired=True,
                 warnings=[],
             )
-            assert compared._suspected().levels == Rules(used).suspected(evidence).levels
+            assert Rules(used).suspected(compared.evidence).levels == Rules(used).suspected(evidence).levels
             found.append((seen, verdict.judge(evidence, used)))
     return found
 
@@ -151,13 +151,12 @@ def test_levels_are_those_of_the_verdict() -> None:
     assert comparison.LEVELS_OF_LOADS.tolist() == binned
 
 
-def test_tokens_spelled_out_are_those_of_the_run() -> None:
+def test_tokens_asked_for_are_those_of_the_run() -> None:
     """What a stratum is asked for: residuals of every token, and the levels they stand in."""
     world, sent = World.made(2), []
     server = Server(world.pool, recorded(whole(world.draw(world.model.p)), sent), "candidate", world.rng)
     server.go_on()
     server.go_on()
-    server.spell_out()
     read = tokens.of(arm(world, "candidate", sent))
     for name in tokens.STATISTICS:
         ours, theirs = server.known.residuals[name][PROFILE], read.residuals[name][PROFILE]

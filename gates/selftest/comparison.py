@@ -7,6 +7,7 @@ over replies are kept as they come, where that code adds up all tokens anew at e
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,22 @@ Served = Callable[[], npt.NDArray[np.int64]]
 """One pass: (len(LOADS), REPLY) flat cells, a reply a row."""
 
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class OnDemand(dict[Key, Value]):
+    """Every token's residuals are only asked for where a stratum rejects."""
+
+    def __init__(self, make: Callable[[Key], Value]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: Key) -> Value:
+        self[key] = self._make(key)
+        return self[key]
+
+
 class Server:
     """What one server has sent so far. judged: the candidate, whose e-process is kept too."""
 
@@ -49,12 +66,14 @@ class Server:
         self._tail = 0
         self.tokens = 0
         self.arm = Arm(role, role, [], [], frozenset({EOS}))
-        self.known = tokens.Tokens({name: {} for name in tokens.STATISTICS}, {name: {} for name in strata.LEVELS})
+        self.known = tokens.Tokens(OnDemand(self._residuals), OnDemand(self._levels))
         self.known.of_strata = {name: tokens.StratumSums.empty(name) for name in strata.LEVELS}
         tokens.take(self.arm, self.known)
 
     def go_on(self) -> None:
         cells = self._serve()
+        self.known.residuals.clear()
+        self.known.levels.clear()
         self.tokens += cells.size
         self._cells.append(cells)
         for name, d in self._pool.d.items():
@@ -102,15 +121,15 @@ class Server:
         """(tokens in the tail, tokens expected there)"""
         return self._tail, self._tail - float(np.concatenate(self._replies["tail"]).sum())
 
-    def spell_out(self) -> None:
-        """Every token's residuals and levels, which a stratum that rejects is asked for."""
+    def _residuals(self, name: str) -> dict[str, residuals.Residuals]:
         cells = np.concatenate(self._cells)
         reply = np.repeat(np.arange(len(cells)), REPLY)
-        for name, d in self._pool.d.items():
-            part = residuals.Residuals(d[cells].ravel(), self._pool.v[name][cells].ravel(), reply)
-            self.known.residuals[name] = {PROFILE: part}
-        for stratum in strata.LEVELS:
-            self.known.levels[stratum] = {PROFILE: np.tile(_levels(stratum).ravel(), len(self._cells))}
+        return {
+            PROFILE: residuals.Residuals(self._pool.d[name][cells].ravel(), self._pool.v[name][cells].ravel(), reply)
+        }
+
+    def _levels(self, stratum: Stratum) -> dict[str, npt.NDArray[np.int64]]:
+        return {PROFILE: np.tile(_levels(stratum).ravel(), len(self._cells))}
 
 
 def _levels(stratum: Stratum) -> npt.NDArray[np.int64]:
@@ -189,7 +208,7 @@ class Comparison:
     def __init__(self, candidate: Server, stock: Server, rules: Rules) -> None:
         self.candidate, self.stock, self.rules = candidate, stock, rules
         self.looks = 0
-        self._evidence = Evidence(
+        self.evidence = Evidence(
             stock=stock.arm,
             candidate=candidate.arm,
             profiles=[PROFILE],
@@ -209,26 +228,17 @@ class Comparison:
             yield self.look()
 
     def look(self) -> Seen:
-        found = self._suspected()
+        found = self.rules.suspected(self.evidence)
         asked = self.rules.plan.required
         findings = [one for check in QUESTIONS if check in asked for one in self._asked(check, found)]
         if "pit" in asked:
-            findings += pit_check.check(self._evidence, pit_check.Settings(), self.rules.terms(self.looks)).findings
+            findings += pit_check.check(self.evidence, pit_check.Settings(), self.rules.terms(self.looks)).findings
         findings += self._strata(findings, found)
         return Seen(self.candidate.tokens, _outcome(rejection.excused(findings, found)), found.likeliest)
 
-    def _suspected(self) -> Suspected:
-        """Where a stratum rejects, how far off its tokens are is asked too: only then are they spelled out."""
-        found = self.rules.suspected(self._evidence)
-        if not found.levels:
-            return found
-        self.candidate.spell_out()
-        self.stock.spell_out()
-        return self.rules.suspected(self._evidence)
-
     def _strata(self, findings: Sequence[Finding], found: Suspected) -> list[Finding]:
         known = {one.check for one in findings if one.outcome == "different"}
-        return [one for one in self.rules.of_strata(self._evidence, found) if one.check not in known]
+        return [one for one in self.rules.of_strata(self.evidence, found) if one.check not in known]
 
     def _asked(self, check: str, found: Suspected) -> list[Finding]:
         """Of all tokens, and of the one profile by its own margin and level."""
