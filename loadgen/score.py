@@ -53,7 +53,7 @@ def throttle(per_s: int = REQUESTS_PER_S) -> Throttler:
 
 async def check_reference(reference: Opened) -> None:
     """One small request that shows whether this server can score. Raises CannotScore or ReferenceDied."""
-    answer = await _scored(reference, [1, 2, 3])
+    answer = await prompt_scores(reference, [1, 2, 3])
     if not isinstance(answer, str) and not any(answer):
         answer = "200, and null for every position"
     if isinstance(answer, str):
@@ -120,19 +120,19 @@ async def _score_reply(reference: Opened, record: Record) -> "Scores | str":
     longest = reference.served.max_model_len
     if longest is not None:
         ids = ids[: longest - 1]  # a scoring request generates one token itself
-    answer = await _scored(reference, ids)
+    answer = await prompt_scores(reference, ids)
     if isinstance(answer, str):
         return answer
     return as_array(record.id, ids[len(record.prompt_token_ids) :], answer[len(record.prompt_token_ids) :])
 
 
-async def _scored(reference: Opened, ids: list[int]) -> list[Scored | None] | str:
+async def prompt_scores(server: Opened, ids: list[int]) -> list[Scored | None] | str:
     """One score a position; or the server's refusal, in its words. Raises ReferenceDied, CannotScore."""
-    target = reference.target
+    target = server.target
     body = target.dialect.score_body(ids, target.model)
     if body is None:
         return f"dialect {target.dialect.NAME} has no way to ask for prompt log-probabilities"
-    answer = await _posted(reference, body)
+    answer = await _posted(server, body)
     try:
         content = orjson.loads(answer.content)
         if answer.status != 200:

@@ -4,6 +4,7 @@ A check's module has
     Settings     a frozen pydantic model: what a plan may say of it
     SEQUENCES    how many residual sequences it spends level on
     P_VALUES     how many p-values it spends level on
+    PROBES       the probes that feed it; left out where the timed passes do
     check(evidence, settings, terms) -> Checked
 """
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gates.evidence import Evidence
 from gates.finding import Finding
+from loadgen.record import Probe
 
 
 class CheckSettings(BaseModel):
@@ -71,3 +73,9 @@ def load(name: str) -> Check:
     """The check of that name. Raises ModuleNotFoundError where there is none: ask names() first."""
     module: Check = importlib.import_module(f"{__name__}.{name}")
     return module
+
+
+def probes(name: str) -> tuple[Probe, ...]:
+    """What the check of that name needs beside the timed passes."""
+    found: tuple[Probe, ...] = getattr(load(name), "PROBES", ())
+    return found

@@ -45,8 +45,8 @@ def command(
     """Is CANDIDATE still the same model as STOCK, and how much faster is it?
 
     Each is a URL, an endpoint's TOML file, or recipe:NAME. Both are driven with the same fresh prompts, pass by pass
-    in turn; then the reference scores every reply of both. Every endpoint option below may also be given for one side
-    only, as --stock-… or --candidate-….
+    in turn; the reference scores every reply of both. Where the plan asks for probes, they follow. Every endpoint
+    option below may also be given for one side only, as --stock-… or --candidate-….
 
     \b
     loadgate compare http://gpu:8000 http://gpu:8001 --out runs/first
@@ -69,6 +69,8 @@ def command(
     progress = Progress()
     out = out or session.default_out("compare")
     judging.refuse_existing(out)
+    probes = judging.probes_of(given["plan_name"], given["without"])
+    judging.check_probes(probes, profiles)
     drivers = session.drivers_from(given, progress)
     with ExitStack() as stack:
         sides = tuple(
@@ -90,6 +92,7 @@ def command(
             submission=submission,
             drivers=drivers,
             decided=decided,
+            probes=probes,
             extra={"until_decided": True} if decided else {},
         )
         shown = judging.JudgeOptions(given["plan_name"], given["without"], "json" if as_json else "text")

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from gates.finding import Verdict
     from loadgen.cli.progress import Progress
     from loadgen.cli.session import Session
+    from loadgen.profile import Profile
+    from loadgen.record import Probe
 
 EXIT_CODES = {"equivalent": 0, "passed": 0, "different": 1, "failed": 1, "undecided": 3}
 INCOMPLETE = 4
 
+_SETTLED = ("equivalent", "passed")
 _NEED_SCORES = ("likelihood", "first_choice")  # where these have no data, more passes bring none
 
 
@@ -51,6 +54,24 @@ def check_plan(name: str, without: Sequence[str]) -> None:
     from gates import plan
 
     plan.load(name).without(frozenset(without))
+
+
+def probes_of(name: str, without: Sequence[str]) -> "tuple[Probe, ...]":
+    """What the plan's checks need beside the timed passes, in the records' order of probes. Raises PlanError."""
+    from gates import checks, plan
+    from loadgen.probes import NAMES
+
+    chosen = plan.load(name).without(frozenset(without))
+    wanted = {probe for check in (*chosen.required, *chosen.if_available) for probe in checks.probes(check)}
+    return tuple(name for name in NAMES if name in wanted)
+
+
+def check_probes(probes: "Sequence[Probe]", profiles: "Sequence[Profile]") -> None:
+    """Before anything is started. Raises ProfileError."""
+    if probes:
+        from loadgen.probes import check_names
+
+        check_names(profiles)
 
 
 def submission_from(path: Path | None) -> dict[str, Any] | None:
@@ -84,9 +105,10 @@ def decided_by(plan_name: str, without: Sequence[str]) -> Callable[[Path], bool]
     """Says between two passes of a run whether its verdict is in, or cannot come for want of data.
 
     One may look as often as one likes: the intervals and the e-process hold at every moment, and p-values spend their
-    level look by look. Raises UsageError for a contest, whose rules say how many passes there are.
+    level look by look. What is left to the probes, which come last, is not waited for. Raises UsageError for a contest,
+    whose rules say how many passes there are.
     """
-    from gates import evidence, plan, verdict
+    from gates import checks, evidence, plan, verdict
 
     chosen = plan.load(plan_name)
     if chosen.contest is not None:
@@ -94,8 +116,10 @@ def decided_by(plan_name: str, without: Sequence[str]) -> Callable[[Path], bool]
 
     def decided(path: Path) -> bool:
         found = verdict.judge(evidence.load(Run.open(path), between_passes=True), chosen, without)
-        hopeless = any(one.missing and one.check in _NEED_SCORES and one.required for one in found.findings)
-        return found.outcome != "undecided" or hopeless
+        required = [one for one in found.findings if one.required]
+        hopeless = any(one.missing and one.check in _NEED_SCORES for one in required)
+        open_still = [one for one in required if one.outcome not in _SETTLED and not checks.probes(one.check)]
+        return found.outcome != "undecided" or hopeless or not open_still
 
     return decided
 

@@ -19,14 +19,20 @@ Key = tuple[str, str, int]
 
 
 def unscored(run: Run) -> dict[Key, list[Record]]:
-    """Timed records by (endpoint, profile, pass) for every pass that has no scores yet."""
+    """Records by (endpoint, profile, pass) for every timed pass that has no scores yet, and by (endpoint, probe, 0)."""
     there = {(endpoint, profile, pass_no) for endpoint, profile, pass_no, _ in run.scores()}
     passes: dict[Key, list[Record]] = defaultdict(list)
     for record in run.records():
-        key = (record.endpoint, record.profile, record.pass_no)
-        if record.phase == "timed" and key not in there:
+        key = (record.endpoint, record.probe or record.profile, record.pass_no)
+        if record.phase in ("timed", "probe") and key not in there:
             passes[key].append(record)
-    return dict(passes)
+    return {key: _worth_scoring(key[1], records) for key, records in passes.items()}
+
+
+def _worth_scoring(name: str, records: list[Record]) -> list[Record]:
+    from loadgen.probes import repeat_prefix
+
+    return repeat_prefix.to_score(records) if name == "repeat_prefix" else records
 
 
 async def score_run(path: Path, endpoint: Endpoint, world: World, progress: Progress) -> dict[str, int]:

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadgen import compare
 from loadgen.backend import Backend, stamps, timed_transport
@@ -19,10 +19,14 @@ from loadgen.discovery import open_endpoint
 from loadgen.drive import Alone, Crew
 from loadgen.endpoint import Endpoint, Opened, Transport
 from loadgen.held import Held, stored
-from loadgen.record import RunWriter
+from loadgen.record import Probe, Record, RunWriter
 from loadgen.record.writer import host_facts, take_anchor
 from loadgen.score import CannotScore, ScoredPass, check_reference, score_pass, throttle
 from loadgen.telemetry import Clock, Observer
+
+if TYPE_CHECKING:
+    from loadgen.probe import Gathering
+    from loadgen.score import Scores
 
 T = TypeVar("T")
 
@@ -74,6 +78,7 @@ class Session:
     submission: dict[str, Any] | None = None
     drivers: Drivers = Drivers()
     decided: Callable[[Path], bool] | None = None  # of what is there between two rounds: whether that is enough
+    probes: tuple[Probe, ...] = ()  # sent when the timed passes have ended
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -106,6 +111,7 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
         reference = await _reference(session, sides, world, stack, progress)
         writer = RunWriter(session.out, _asked(session, sides, reference), take_anchor(_stamps(sides)))
         counts = {"passes": 0, "requests": 0, "failed": 0}
+        probes = _gathering(session)
         reason: Any = "failed"
         try:
             crew = await _crew(session, sides, world, writer, stack)
@@ -118,10 +124,15 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
                     counts["passes"] += 1
                     counts["requests"] += finished.tally.requests
                     counts["failed"] += finished.tally.failed
+                    scores = None
                     if reference is not None:
-                        await _score(reference, finished, writer, progress, world)
+                        scores = await _score(reference, finished, writer, progress, world)
+                    if probes is not None:
+                        probes.add(finished, scores)
                     if finished.ends_round and await _enough(session, finished.pass_no + 1, progress):
                         break
+            if probes is not None and reference is not None:
+                await _probe(session, probes, _Ways(sides, reference, crew, writer), world, progress)
             reason = "done"
         except asyncio.CancelledError:
             reason = "interrupted"
@@ -189,13 +200,61 @@ async def _reference(
 
 async def _score(
     reference: Opened, finished: compare.Finished, writer: RunWriter, progress: Progress, world: World
-) -> None:
+) -> "Scores":
     title = f"{finished.profile} pass {finished.pass_no + 1} {finished.endpoint}: scoring"
-    progress.start(title, len(finished.records), 0)
+    scores = await _scores(reference, title, finished.records, progress, world)
+    writer.scores(finished.endpoint, finished.profile, finished.pass_no, scores)
+    return scores
+
+
+async def _scores(
+    reference: Opened, title: str, records: Sequence[Record], progress: Progress, world: World
+) -> "Scores":
+    progress.start(title, len(records), 0)
     limit = throttle() if world.throttled else None
-    scored: ScoredPass = await score_pass(reference, finished.records, limit, progress.counted)
-    writer.scores(finished.endpoint, finished.profile, finished.pass_no, scored.scores)
+    scored: ScoredPass = await score_pass(reference, records, limit, progress.counted)
     say_left_out(progress, title, scored)
+    return scored.scores
+
+
+def _gathering(session: Session) -> "Gathering | None":
+    """What keeps the probes' material; None where no probes are asked for."""
+    if not session.probes:
+        return None
+    from loadgen.probe import Gathering
+
+    return Gathering(session.load.profiles, session.endpoints[0].label, session.load.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    sides: Sequence[Opened]
+    reference: Opened
+    crew: Crew
+    writer: RunWriter
+
+
+async def _probe(session: Session, gathered: "Gathering", ways: _Ways, world: World, progress: Progress) -> None:
+    from loadgen import probe
+
+    async def score(title: str, records: Sequence[Record]) -> "Scores":
+        return await _scores(ways.reference, title, records, progress, world)
+
+    def keep(label: str, name: Probe, scores: "Scores") -> None:
+        ways.writer.scores(label, name, 0, scores)
+
+    by = probe.Probing(
+        sides=ways.sides,
+        reference=ways.reference,
+        crew=ways.crew,
+        clock=world.clock,
+        shown=progress,
+        write=ways.writer.record,
+        score=score,
+        keep=keep,
+    )
+    if (material := gathered.material) is not None:
+        await probe.drive(session.probes, material, by)
 
 
 def say_left_out(progress: Progress, title: str, scored: ScoredPass) -> None:
@@ -225,6 +284,7 @@ def _asked(session: Session, sides: Sequence[Opened], reference: Opened | None) 
         "endpoints": {side.endpoint.label: described(side) for side in sides},
         "roles": session.roles,
         "drivers": asdict(session.drivers),
+        "probes": list(session.probes),
         "reference": None if reference is None else described(reference) | {"label": reference.endpoint.label},
         "submission": session.submission,
         **session.extra,

@@ -10,6 +10,7 @@ from loadgen.cli.session import Session, World, conduct
 from loadgen.compare import Load
 from loadgen.endpoint import Endpoint
 from loadgen.memory import MemoryTransport
+from loadgen.record import Probe
 from loadgen.telemetry import Clock
 
 if TYPE_CHECKING:
@@ -17,11 +18,16 @@ if TYPE_CHECKING:
 
 
 def compare(
-    engines: "Mapping[str, Settings]", load: Load, out: Path, candidate_body: Mapping[str, Any] | None = None
+    engines: "Mapping[str, Settings]",
+    load: Load,
+    out: Path,
+    candidate_body: Mapping[str, Any] | None = None,
+    probes: tuple[Probe, ...] = (),
 ) -> None:
     """Drives engines["stock"] and engines["candidate"] as `loadgate compare` does, into the run directory `out`.
 
     candidate_body: fields added to every request to the candidate, such as {"temperature": 0.9}.
+    probes: what to send once the timed passes have ended.
     """
     from servers.sim.app import app
 
@@ -32,12 +38,12 @@ def compare(
             return MemoryTransport(apps[endpoint.label], clock)
 
         world = World(clock=clock, timed=way, side=way, throttled=False)
-        await conduct(_session(load, out, dict(candidate_body or {})), world, Progress(quiet=True))
+        await conduct(_session(load, out, dict(candidate_body or {}), probes), world, Progress(quiet=True))
 
     virtual.run(main)
 
 
-def _session(load: Load, out: Path, candidate_body: dict[str, Any]) -> Session:
+def _session(load: Load, out: Path, candidate_body: dict[str, Any], probes: tuple[Probe, ...]) -> Session:
     return Session(
         command="compare",
         endpoints=(
@@ -48,4 +54,5 @@ def _session(load: Load, out: Path, candidate_body: dict[str, Any]) -> Session:
         out=out,
         roles={"stock": "stock", "candidate": "candidate"},
         plan="strict",
+        probes=probes,
     )
