@@ -2,14 +2,15 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import ItemsView, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
+from gates.probes import NOTHING, Probed, Side, by_kind
 from gates.scored import Ints, Rows, Scored, join
-from loadgen.record import FailureKind, Record, Run, Telemetry
+from loadgen.record import FailureKind, Probe, Record, Run, Telemetry
 
 Role = Literal["stock", "candidate"]
 Key = tuple[str, str, int]
@@ -59,10 +60,15 @@ class Arm:
     passes: list[Pass]
     telemetry: list[Telemetry]  # without samples
     eos: frozenset[int] = frozenset()  # ids that end a reply, as stock's show; empty where they do not
+    probes: Mapping[Side, Probed] = field(default_factory=dict)
 
     def of(self, profile: str | None) -> list[Pass]:
         """Passes of one profile, or all of them (None)."""
         return [one for one in self.passes if profile in (None, one.profile)]
+
+    def probed(self, kind: Probe) -> Probed:
+        """Nothing where the run has no such probes of this endpoint."""
+        return self.probes.get((self.label, kind), NOTHING)
 
     def values(self, kind: str) -> list[dict[str, Any]]:
         return [line.values for line in self.telemetry if line.kind == kind]
@@ -107,15 +113,19 @@ class _Read:
     """One run's files, each read once."""
 
     replies: dict[Key, list[tuple[Reply, Ints | None]]]
+    probes: dict[Side, Probed]
     scores: dict[Key, Rows]
     telemetry: list[Telemetry]
     complete: bool
 
 
 def _read(run: Run) -> _Read:
+    scores = {(label, profile, pass_no): rows for label, profile, pass_no, rows in run.scores()}
+    probes: list[Record] = []
     return _Read(
-        replies=_replies(run),
-        scores={(label, profile, pass_no): rows for label, profile, pass_no, rows in run.scores()},
+        replies=_replies(run, probes),
+        probes=by_kind(probes, scores),
+        scores=scores,
         telemetry=[line for line in run.telemetry() if line.kind != "sample"],
         complete=run.complete,
     )
@@ -243,7 +253,7 @@ def _arm(role: Role, label: str, read: _Read) -> tuple[Arm, list[str]]:
             )
         )
     warnings = [f"{role}: passes that did not end are left out: {', '.join(cut)}."] if cut else []
-    return Arm(role, label, passes, telemetry), warnings + _dropped(role, passes)
+    return Arm(role, label, passes, telemetry, probes=read.probes), warnings + _dropped(role, passes)
 
 
 def _scored(replies: Sequence[Reply], expected: Sequence[Ints | None], scores: Rows | None) -> Scored:
@@ -263,11 +273,13 @@ def _dropped(role: Role, passes: list[Pass]) -> list[str]:
     ]
 
 
-def _replies(run: Run) -> dict[Key, list[tuple[Reply, Ints | None]]]:
-    """Timed replies of each pass in launch order, each with its token ids (None: text only)."""
+def _replies(run: Run, probes: list[Record]) -> dict[Key, list[tuple[Reply, Ints | None]]]:
+    """Timed replies of each pass in launch order, each with its token ids (None: text only). Probes are put aside."""
     found: dict[Key, list[tuple[Reply, Ints | None]]] = {}
     for record in run.records():
-        if record.phase == "timed" and record.probe is None:
+        if record.phase == "probe":
+            probes.append(record)
+        elif record.phase == "timed" and record.probe is None:
             ids = None if record.token_ids is None else np.array(record.token_ids, np.int64)
             found.setdefault((record.endpoint, record.profile, record.pass_no), []).append((_reply(record), ids))
     for pairs in found.values():

@@ -79,3 +79,8 @@ def probes(name: str) -> tuple[Probe, ...]:
     """What the check of that name needs beside the timed passes."""
     found: tuple[Probe, ...] = getattr(load(name), "PROBES", ())
     return found
+
+
+def without_data(check: str, terms: Terms, why: str) -> Checked:
+    finding = Finding(check=check, required=terms.required, outcome="undecided", missing=why, says=f"no data: {why}")
+    return Checked([finding])
