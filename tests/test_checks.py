@@ -37,14 +37,20 @@ def outcomes(checked: Checked) -> dict[str | None, str]:
 def test_every_check_names_its_settings_and_what_it_spends() -> None:
     """A new check is one new file that has these."""
     assert checks.names() == [
+        "agreement",
         "eos",
         "failures",
+        "fidelity",
         "first_choice",
+        "greedy",
+        "honesty",
+        "independence",
         "junk",
         "lengths",
         "likelihood",
         "memory",
         "pit",
+        "repeat_prefix",
         "tail",
     ]
     for name in checks.names():

@@ -26,7 +26,6 @@ PROBES: tuple[Probe, ...] = ("repeat_audit",)
 METHOD = "share of like tokens while two replies to one prompt are alike, minus Σ p² of the reference; e-process"
 
 _COPIED = (0.02, 0.1, 0.3, 0.6, 0.95)
-_STOCK_OFF = 0.01
 _MUCH_FASTER = 2.0
 _FEWEST_TIMED = 8
 
@@ -73,7 +72,7 @@ def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
     own, stock = (places(arm.probed("repeat_audit")) for arm in (evidence.candidate, evidence.stock))
     if not own.n or not stock.n:
         return without_data("agreement", terms, "no prompt of the repeat audit was answered twice")
-    p_value = own.p_value if stock.p_value > _STOCK_OFF else max(own.p_value, own.p_against(stock))
+    p_value = max(own.p_value, own.p_against(stock))
     rejects = p_value <= terms.p_value
     finding = Finding(
         check="agreement",

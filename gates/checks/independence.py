@@ -27,7 +27,6 @@ METHOD = "correlation of Φ⁻¹(u) between concurrent requests at one position,
 
 _FEWEST = 50  # pairs of tokens
 _MOST_TOKENS = 200_000  # of a server: a seed that is shared shows in a few hundred
-_STOCK_OFF = 0.01
 
 
 class Settings(CheckSettings):
@@ -67,7 +66,7 @@ def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
     own, stock = (correlation(arm) for arm in (evidence.candidate, evidence.stock))
     if min(own.n, stock.n) < _FEWEST:
         return without_data("independence", terms, "hardly any two requests ran at one moment and were scored")
-    p_value = own.p_value if stock.p_value > _STOCK_OFF else max(own.p_value, own.p_against(stock))
+    p_value = max(own.p_value, own.p_against(stock))
     rejects = p_value <= terms.p_value
     finding = Finding(
         check="independence",

@@ -139,6 +139,8 @@ def _levels(stratum: Stratum) -> npt.NDArray[np.int64]:
         return np.broadcast_to(np.searchsorted(POSITIONS, np.arange(REPLY), side="right") - 1, shape)
     if stratum == "in_flight":
         return np.broadcast_to(LEVELS_OF_LOADS[:, None], shape)
+    if stratum == "previous_chunk":
+        return np.broadcast_to(np.minimum(np.arange(REPLY), 1), shape)
     return np.zeros(shape, np.int64)
 
 
@@ -282,13 +284,8 @@ class Comparison:
         return tail_check.TUNED_TO if check == "tail" else junk_check.TUNED_TO
 
     def _truncated(self) -> bool:
-        own, stock = self.candidate.in_tail(), self.stock.in_tail()
-        off = tail_check.too_few(*stock) <= STOCK_OFF
-        p_value = tail_check.too_few_against(own, stock) if off else tail_check.too_few(*own)
-        return p_value <= self.rules.p_value(self.looks)
-
-
-STOCK_OFF = 0.01
+        chance = tail_check.p_value(self.candidate.in_tail(), self.stock.in_tail())
+        return chance <= self.rules.p_value(self.looks)
 
 
 def _outcome(findings: Sequence[Finding]) -> Outcome:
