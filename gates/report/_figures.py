@@ -4,6 +4,8 @@ from gates.finding import Estimate
 
 NONE = "–"
 _MIB_PER_GIB = 1024
+_SIGNED = {"draws": 4, "correlation": 2}
+"""unit of a figure that may lie on either side of zero → decimal places"""
 
 
 def figure(value: float | None) -> str:
@@ -73,4 +75,6 @@ def estimate(found: Estimate | None) -> tuple[str, str]:
     if found.unit.startswith(("nat", "share")):
         low, high = signed(found.low), signed(found.high)
         return signed(found.value), f"{low} … {high}" + (" nat" if found.unit.startswith("nat") else "")
+    if (digits := _SIGNED.get(found.unit)) is not None:
+        return signed(found.value, digits), f"{signed(found.low, digits)} … {signed(found.high, digits)}"
     return figure(found.value), span(found.low, found.high)

@@ -33,7 +33,7 @@ def compared(fault: str | None, seed: int, tokens: int) -> Compared:
     """Of a speculative engine with this fault (None: lossless) with stock, profile team, plan strict, in about so many
     tokens of each."""
     from gates import report
-    from loadgen.cli import simulated
+    from loadgen.cli import judging, simulated
     from loadgen.compare import Load
     from loadgen.profile import load, overridden
     from loadgen.record import Run
@@ -45,7 +45,7 @@ def compared(fault: str | None, seed: int, tokens: int) -> Compared:
     engines = {"stock": Settings(seed=2 * seed, kv_cache_tokens=8192), "candidate": Settings.model_validate(asked)}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        simulated.compare(engines, Load((team,), PASSES, seed), out)
+        simulated.compare(engines, Load((team,), PASSES, seed), out, probes=judging.probes_of("strict", ()))
         run = Run.open(out)
         verdict = report.judged([run], "strict").verdict
         assert verdict is not None
