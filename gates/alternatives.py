@@ -16,7 +16,8 @@ Family = Literal["temperature", "top_p", "top_k", "min_p", "greedy", "threshold"
 KEPT = 0.01
 """Share of the reference's own law in every alternative: none dies of one noisy cell, and it costs 1 % of growth."""
 
-KEPT_BY_THRESHOLDS = 0.1
+KEPT_BY_THRESHOLDS = (0.1, 0.5)
+"""Of a threshold's: not every position has a draft, nor every draft the likeliest token."""
 
 BEYOND_NAT = 1.0
 """How much less likely than the last listed token those beyond it typically are."""
@@ -27,6 +28,7 @@ class Alternative:
     family: Family
     setting: float
     says: str  # "looks like …"
+    kept: float = KEPT
 
 
 def _named() -> Iterator[Alternative]:
@@ -41,7 +43,9 @@ def _named() -> Iterator[Alternative]:
     for value in (0.01, 0.05, 0.2):
         yield Alternative("greedy", value, f"greedy decoding of about {100 * value:g} % of the tokens")
     for value in (0.3, 0.5, 0.8):
-        yield Alternative("threshold", value, f"drafts accepted without a test where they have a chance of {value:g}")
+        says = f"drafts accepted without a test where they have a chance of {value:g}"
+        for kept in KEPT_BY_THRESHOLDS:
+            yield Alternative("threshold", value, says, kept)
     for value in (1e-4, 1e-3, 1e-2):
         yield Alternative("junk", value, f"about {100 * value:g} % of arbitrary tokens")
 
@@ -57,9 +61,8 @@ def log_ratios(block: Cells) -> Floats:
     drawn = _Drawn.of(block)
     out = np.empty((len(block.cell), len(ALTERNATIVES)))
     for column, alternative in enumerate(ALTERNATIVES):
-        kept = KEPT_BY_THRESHOLDS if alternative.family == "threshold" else KEPT
         ratio = _RATIOS[alternative.family](drawn, alternative.setting)
-        out[:, column] = np.log((1 - kept) * ratio + kept)
+        out[:, column] = np.log((1 - alternative.kept) * ratio + alternative.kept)
     return out
 
 

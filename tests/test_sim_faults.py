@@ -116,6 +116,13 @@ def test_verification_draws_from_the_law_that_follows(verify: faults.Verify, law
     assert chisquare(counts, counts.sum() * law / law.sum()).pvalue > 1e-3
 
 
+def test_thresholds_draft_what_is_likeliest() -> None:
+    """As SGLang does: where the draft's first choice has the chance asked for, nothing else is ever sampled."""
+    draft = law_of(np.array([0.7, 0.1, 0.1, 0.1]))
+    assert faults.drafting("threshold-0.5", draft).p.tolist() == [1, 0, 0, 0]
+    assert faults.drafting(None, draft) is draft
+
+
 def test_one_seed_for_all_and_replay_repeat_themselves() -> None:
     """Same seed: one prompt, one reply. Replay: a prompt that came before gets its reply again, others do not."""
     assert len({tuple(reply) for reply in replies("same-seed", 10, prompts=1)}) == 1

@@ -82,18 +82,19 @@ def test_every_alternative_is_a_law() -> None:
 
 
 def test_ratios_are_those_of_the_named_laws() -> None:
-    """Against the laws written out, .99 of each and .01 of the reference's own."""
-    named = {(one.family, one.setting): index for index, one in enumerate(ALTERNATIVES)}
+    """Against the laws written out, each with its share of the reference's own."""
+    named = {(one.family, one.setting, one.kept): index for index, one in enumerate(ALTERNATIVES)}
     ratios = np.exp(alternatives.log_ratios(EVERY_CELL))
     nucleus = np.where([1, 1, 1, 0], LAW, 0) / 0.93
     greedy = 0.8 * LAW + 0.2 * np.array([1, 0, 0, 0])
     head = 0.1 * LAW + 0.9 * np.array([1, 0, 0, 0])
     junk = 0.99 * LAW + 0.01 * np.array([0, 0, 0, 1])
     expected = {
-        ("top_p", 0.9): 0.99 * nucleus / LAW + 0.01,
-        ("greedy", 0.2): 0.99 * greedy / LAW + 0.01,
-        ("threshold", 0.5): head / LAW,
-        ("junk", 1e-2): 0.99 * junk / LAW + 0.01,
+        ("top_p", 0.9, 0.01): 0.99 * nucleus / LAW + 0.01,
+        ("greedy", 0.2, 0.01): 0.99 * greedy / LAW + 0.01,
+        ("threshold", 0.5, 0.1): head / LAW,
+        ("threshold", 0.5, 0.5): (0.5 * LAW + 0.5 * np.array([1, 0, 0, 0])) / LAW,
+        ("junk", 1e-2, 0.01): 0.99 * junk / LAW + 0.01,
     }
     for key, ratio in expected.items():
         assert ratios[:, named[key]] == pytest.approx(ratio), key

@@ -94,7 +94,7 @@ class Decoder:
         state, rows, drafted = sequence.state, [self.model.row(sequence.state)], []
         guesses: list[Law] = []
         for ahead in range(drafts):
-            guesses.append(self._law(True, sequence, ahead, rows[ahead]))
+            guesses.append(faults.drafting(self._fault, self._law(True, sequence, ahead, rows[ahead])))
             drafted.append(draw(guesses[ahead], sequence.rng))
             state = self.model.advance(state, drafted[ahead])
             rows.append(self.model.row(state))

@@ -140,6 +140,11 @@ def applies(fault: str | None, sequence: Running, ahead: int, running: int) -> b
 # Verification that is not exact.
 
 
+def drafting(fault: str | None, law: Law) -> Law:
+    """What drafts are drawn from. Servers with a threshold draft what is likeliest (SGLang's trees of drafts)."""
+    return law_of(shaped(law.p, Sampling(temperature=0))) if fault in _THRESHOLDS else law
+
+
 def typical(drafted: Sequence[int], target: Sequence[Law], draft: Sequence[Law], rng: np.random.Generator) -> list[int]:
     """A draft passes where p ≥ min(ε, δ·e^−H) (Medusa's typical acceptance, ε = .09, δ = .3), else a fresh draw."""
 
@@ -152,7 +157,7 @@ def typical(drafted: Sequence[int], target: Sequence[Law], draft: Sequence[Law],
 
 
 def threshold(least: float) -> Verify:
-    """A draft that the model gives this chance passes without a test."""
+    """A draft that the model gives this chance passes without a test: SGLang's --speculative-accept-threshold-single."""
 
     def verify(
         drafted: Sequence[int], target: Sequence[Law], draft: Sequence[Law], rng: np.random.Generator
@@ -189,6 +194,8 @@ def _until(
             return [*drafted[:position], draw(instead(position), rng)]
     return [*drafted, draw(target[len(drafted)], rng)]
 
+
+_THRESHOLDS = ("threshold-0.5", "threshold-0.8")
 
 VERIFIERS: Mapping[str, Verify] = {
     "typical": typical,
