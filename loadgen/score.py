@@ -120,14 +120,18 @@ async def _score_reply(reference: Opened, record: Record) -> "Scores | str":
     longest = reference.served.max_model_len
     if longest is not None:
         ids = ids[: longest - 1]  # a scoring request generates one token itself
-    answer = await prompt_scores(reference, ids)
+    answer = await prompt_scores(reference, ids, len(record.prompt_token_ids))
     if isinstance(answer, str):
         return answer
     return as_array(record.id, ids[len(record.prompt_token_ids) :], answer[len(record.prompt_token_ids) :])
 
 
-async def prompt_scores(server: Opened, ids: list[int]) -> list[Scored | None] | str:
-    """One score a position; or the server's refusal, in its words. Raises ReferenceDied, CannotScore."""
+async def prompt_scores(server: Opened, ids: list[int], first: int = 0) -> list[Scored | None] | str:
+    """One score a position, None before `first`; or the server's refusal, in its words.
+
+    A prompt is often longer than its reply, and reading twenty numbers a position is most of the work here.
+    Raises ReferenceDied, CannotScore.
+    """
     target = server.target
     body = target.dialect.score_body(ids, target.model)
     if body is None:
@@ -137,7 +141,7 @@ async def prompt_scores(server: Opened, ids: list[int]) -> list[Scored | None] |
         content = orjson.loads(answer.content)
         if answer.status != 200:
             return f"{answer.status}: {without_secrets(str(content), target.headers)[:200]}"
-        scores = target.dialect.read_scores(content)
+        scores = target.dialect.read_scores(content, first)
     except (DialectError, ValueError, KeyError, TypeError, IndexError, AttributeError):
         return f"{answer.status}, and no prompt log-probabilities in the answer"
     return _unfit(ids, scores) or scores

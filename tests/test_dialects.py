@@ -141,6 +141,7 @@ def test_scores_are_looked_up_by_the_tokens_own_id() -> None:
         Scored(374, -math.inf, [(264, -1.0), (374, -math.inf), (9, -math.inf)]),
         None,
     ]
+    assert vllm.read_scores(answer, 2) == [None, None, *vllm.read_scores(answer)[2:]]
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,8 @@ class Dialect(Protocol):
     def score_body(self, token_ids: list[int], model: str) -> dict[str, Any] | None:
         """None: this dialect cannot score."""
 
-    def read_scores(self, answer: dict[str, Any]) -> list[Scored | None]:
-        """One a prompt position, None where the server says nothing. Raises ValueError for another answer."""
+    def read_scores(self, answer: dict[str, Any], first: int = 0) -> list[Scored | None]:
+        """One a prompt position, None before `first` or where nothing is said. Raises ValueError for others."""
 
     def capacity(self, families: Iterable["Family"]) -> int | None:
         """Tokens that fit into the server's KV cache, from its parsed metrics; None where they do not say."""

@@ -89,7 +89,7 @@ def score_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
     return None
 
 
-def read_scores(answer: dict[str, Any]) -> list[Scored | None]:
+def read_scores(answer: dict[str, Any], first: int = 0) -> list[Scored | None]:
     raise ValueError("llama.cpp has no log-probabilities of a prompt.")
 
 

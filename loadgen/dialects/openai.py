@@ -199,7 +199,7 @@ def score_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
     return None
 
 
-def read_scores(answer: dict[str, Any]) -> list[Scored | None]:
+def read_scores(answer: dict[str, Any], first: int = 0) -> list[Scored | None]:
     raise ValueError("The plain standard has no log-probabilities of a prompt.")
 
 

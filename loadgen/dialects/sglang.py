@@ -187,12 +187,12 @@ def score_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
     }
 
 
-def read_scores(answer: dict[str, Any]) -> list[Scored | None]:
+def read_scores(answer: dict[str, Any], first: int = 0) -> list[Scored | None]:
     """The first position is None: nothing comes before it. The actual token is given apart from the likeliest ones."""
     positions = read_triples(answer["meta_info"], "input")
     if positions is None:
         raise ValueError("The answer holds no input_token_logprobs.")
-    return [_scored(position) if position.top else None for position in positions]
+    return [_scored(position) if position.top and i >= first else None for i, position in enumerate(positions)]
 
 
 def _scored(position: Logprob) -> Scored:

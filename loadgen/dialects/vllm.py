@@ -67,7 +67,7 @@ def score_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
     }
 
 
-def read_scores(answer: dict[str, Any]) -> list[Scored | None]:
+def read_scores(answer: dict[str, Any], first: int = 0) -> list[Scored | None]:
     """The first position is None: nothing comes before it.
 
     The actual token is found by its own id, since it is not marked among the entries and may stand anywhere.
@@ -76,7 +76,8 @@ def read_scores(answer: dict[str, Any]) -> list[Scored | None]:
     positions, ids = choice.get("prompt_logprobs"), choice.get("prompt_token_ids")
     if positions is None or ids is None or len(positions) != len(ids):
         raise ValueError("The answer holds no prompt_logprobs with their prompt_token_ids.")
-    return [_scored(token_id, entries) for token_id, entries in zip(ids, positions, strict=True)]
+    asked = [_scored(token_id, entries) for token_id, entries in zip(ids[first:], positions[first:], strict=True)]
+    return [*[None] * min(first, len(ids)), *asked]
 
 
 def _scored(token_id: int, entries: dict[str, dict[str, Any]] | None) -> Scored | None:

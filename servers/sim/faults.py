@@ -157,7 +157,7 @@ def typical(drafted: Sequence[int], target: Sequence[Law], draft: Sequence[Law],
 
 
 def threshold(least: float) -> Verify:
-    """A draft that the model gives this chance passes untested, as by SGLang's --speculative-accept-threshold-single."""
+    """A draft that the model gives this chance passes untested (SGLang: --speculative-accept-threshold-single)."""
 
     def verify(
         drafted: Sequence[int], target: Sequence[Law], draft: Sequence[Law], rng: np.random.Generator
