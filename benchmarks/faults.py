@@ -1,16 +1,23 @@
-"""What a whole comparison says of each planted fault: embedded engines, virtual clock, plan strict.
+"""What a whole comparison says of each planted fault: embedded engines, plan strict.
 
-    python benchmarks/faults.py [--fault NAME …] [--seeds 1] [--tokens 60000] [--workers 2]
+    python benchmarks/faults.py [--fault NAME …] [--seeds 1] [--tokens 60000] [--workers 2] [--http]
 
-Stock is `sim`, the candidate `sim-spec` with the fault. Each comparison drives profile team in three passes.
-Prints the outcome, the scored tokens, the diagnosis, and the checks that say different.
+Stock is `sim`, the candidate `sim-spec` with the fault. Each comparison drives profile team in three passes, then the
+probes. Prints the outcome, the scored tokens, the diagnosis, and the checks that say different; where none does, what
+the verdict warns of. Without --http the engines' clock is simulated, and nobody waits.
 """
 
 import argparse
+import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
-from loadgen.cli.planted import compared
+from loadgen.cli.planted import MEAN_REPLY, PASSES, Compared, compared, summed_up
+from loadgen.record import Run
 from servers.sim.faults import NAMES
 
 
@@ -20,18 +27,35 @@ def cases(names: list[str], seeds: int) -> Iterator[tuple[str | None, int]]:
             yield (None if name == "none" else name), seed
 
 
+def over_http(fault: str | None, seed: int, tokens: int) -> Compared:
+    """The same by the command, in real time: two server processes, sockets, files."""
+    # Steps of a third of the usual time, so that a table takes an hour and not three.
+    engine = "seed={},kv_cache_tokens=8192,step_ms=3,draft_ms=0.3,sequence_ms=0.03,prefill_token_ms=0.002"
+    planted = f"recipe:sim-spec,{engine.format(2 * seed + 1)}" + (f",fault={fault}" if fault else "")
+    size = ["--requests", str(max(16, tokens // (MEAN_REPLY * PASSES))), "--passes", str(PASSES), "--seed", str(seed)]
+    with tempfile.TemporaryDirectory() as folder:
+        out, loadgate = Path(folder) / "run", str(Path(sys.executable).with_name("loadgate"))
+        servers = [f"recipe:sim,{engine.format(2 * seed)}", planted]
+        command = [loadgate, "compare", *servers, "--profile", "team", *size, "--plan", "strict", "--out", str(out)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if not (out / "verdict.json").exists():
+            sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+        return summed_up(Run.open(out), json.loads((out / "verdict.json").read_bytes()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--fault", nargs="+", default=["none", *NAMES], choices=["none", *NAMES])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=60_000)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--http", action="store_true")
     given = parser.parse_args()
     todo = list(cases(given.fault, given.seeds))
     with ProcessPoolExecutor(given.workers) as pool:
-        found = pool.map(compared, *zip(*todo, strict=True), [given.tokens] * len(todo))
+        found = pool.map(over_http if given.http else compared, *zip(*todo, strict=True), [given.tokens] * len(todo))
         for (fault, seed), one in zip(todo, found, strict=True):
-            named, off = one.diagnosis or "", ", ".join(one.checks)
+            named, off = one.diagnosis or "", ", ".join(one.checks) or " ".join(one.warnings)
             print(f"{fault or 'none':<18}{seed:>4}  {one.outcome:<11}{one.tokens:>9,}  {named:<40}  {off}", flush=True)
 
 

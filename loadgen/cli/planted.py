@@ -6,10 +6,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gates.finding import Outcome
+    from loadgen.record import Run
 
 FEW = ("top-p-0.95", "greedy-0.20", "typical", "smaller", "under-load", "late", "dropped", "usage")
 """Those that a comparison of TOKENS tokens finds, of every kind."""
@@ -49,13 +50,15 @@ def compared(fault: str | None, seed: int, tokens: int) -> Compared:
         run = Run.open(out)
         verdict = report.judged([run], "strict").verdict
         assert verdict is not None
-        scored = sum(len(rows) for label, _, _, rows in run.scores() if label == "candidate")
-    off = {
-        f"{one.check}{f' ({one.stratum})' if one.stratum else ''}"
-        for one in verdict.findings
-        if one.outcome == "different"
-    }
-    return Compared(verdict.outcome, scored, verdict.diagnosis, sorted(off), verdict.warnings)
+        return summed_up(run, verdict.as_json())
+
+
+def summed_up(run: "Run", verdict: dict[str, Any]) -> Compared:
+    """verdict: as verdict.json holds it."""
+    found = [one for one in verdict["findings"] if one["outcome"] == "different"]
+    off = {one["check"] + (f" ({one['stratum']})" if one["stratum"] else "") for one in found}
+    scored = sum(len(rows) for label, profile, _, rows in run.scores() if (label, profile) == ("candidate", "team"))
+    return Compared(verdict["outcome"], scored, verdict["diagnosis"], sorted(off), verdict["warnings"])
 
 
 def spread(
