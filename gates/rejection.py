@@ -27,12 +27,18 @@ from gates.tokens import Tokens
 EXCUSABLE = ("temperature", "greedy")
 """Families whose size the margins bound: inside every one of them they do not matter."""
 
-_GAPS = {"likelihood": "likelihood", "first_choice_weighted": "first_choice", "tail": "tail", "junk": "junk"}
+_GAPS = {
+    "likelihood": "likelihood",
+    "first_choice_weighted": "first_choice",
+    "tail": "tail",
+    "junk": "junk",
+    "junk_weighted": "junk",
+}
 """statistic → the check that it belongs to"""
 
 _BY_TOKENS = (*_GAPS.values(), "pit")
 
-_TUNED_TO = {"likelihood": 0.025, "first_choice_weighted": 0.025, "tail": 0.25, "junk": 0.25}
+_TUNED_TO = {"likelihood": 0.025, "first_choice_weighted": 0.025, "tail": 0.25, "junk": 0.25, "junk_weighted": 5.0}
 """Of the statistic's variance a token: where its sequence is tightest."""
 
 
@@ -189,7 +195,7 @@ def _gap(pair: tuple[Residuals, Residuals], statistic: str, check: str, level: L
         high=interval.high,
         level=1 - alpha,
         n=own.n,
-        unit="nat a token" if statistic == "likelihood" else "share of tokens",
+        unit="nat a token" if statistic in ("likelihood", "junk_weighted") else "share of tokens",
         method=METHOD_AGAINST_STOCK,
     )
     return Finding(

@@ -1,7 +1,7 @@
 """A check made of residual sequences: what every profile and all of them together say, in words."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gates import tokens
 from gates.checks import Checked, Terms
@@ -33,7 +33,8 @@ class Question:
 
     statistics: names in gates.tokens; the first decides on equivalence, all may reject. margin: (sums, of a profile) →
     a token's margin. bounded: False where the check may only reject; its margin then only tunes the sequences.
-    scale: (sums) → what a figure is divided by to be shown in `unit`.
+    scale: (sums) → what a figure is divided by to be shown in `unit`. tuned_to: of statistics but the first, the margin
+    that their sequence is tightest at, where the first's does not say.
     """
 
     check: str
@@ -43,6 +44,7 @@ class Question:
     says: Callable[[Decision], str]
     bounded: bool = True
     scale: Callable[[Sums], float] = lambda sums: 1.0
+    tuned_to: Mapping[str, float] = field(default_factory=dict)
 
 
 def examine(question: Question, evidence: Evidence, terms: Terms) -> Checked:
@@ -80,10 +82,10 @@ def _decided(question: Question, arms: Sequence[Arms], profile: str | None, term
     first, *others = (totals(one) for one in arms)
     margin = question.margin(first.own, of_profile)
     tuned = [Statistic(first, margin, question.bounded)]
-    for other in others:
+    for name, other in zip(question.statistics[1:], others, strict=True):
         # The same fault moves a statistic roughly in proportion to its variance; the margin only tunes the sequence.
         scale = other.own.variance / first.own.variance if first.own.variance > 0 else 1.0
-        tuned.append(Statistic(other, margin * scale))
+        tuned.append(Statistic(other, question.tuned_to.get(name, margin * scale)))
     levels = terms.profile if of_profile else terms.pooled
     replies = terms.profile_replies if of_profile else terms.replies
     suspicion = Suspicion(profile in terms.suspects, terms.excused)

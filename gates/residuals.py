@@ -137,6 +137,19 @@ def junk(block: Cells) -> tuple[Floats, Floats]:
     return (block.cell == block.p.shape[1]) - mass, mass * (1 - mass)
 
 
+ARBITRARY = 1e-3
+"""The share of arbitrary tokens that junk_weighted is the best score against."""
+
+
+def junk_weighted(block: Cells) -> tuple[Floats, Floats]:
+    """g = log of the likelihood ratio of a mixture with arbitrary tokens: one where the reference is sure of a listed
+    token says much, one where much is left over says little. In nat."""
+    mass = np.maximum(block.other, UNKNOWN)
+    of_listed, of_other = np.log1p(-ARBITRARY), np.log(1 - ARBITRARY + ARBITRARY / mass)
+    off = of_other - of_listed
+    return off * ((block.cell == block.p.shape[1]) - mass), off**2 * mass * (1 - mass)
+
+
 def eos(ids: frozenset[int]) -> Statistic:
     """1 where the token ends the reply, minus the chance of that, at positions that list one of these ids.
 

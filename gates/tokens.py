@@ -14,7 +14,7 @@ from gates.pit import Uniformity
 from gates.residuals import Floats, Residuals
 from gates.scored import Ints
 
-STATISTICS = ("likelihood", "first_choice", "first_choice_weighted", "tail", "junk", "eos")
+STATISTICS = ("likelihood", "first_choice", "first_choice_weighted", "tail", "junk", "junk_weighted", "eos")
 
 
 @dataclass(slots=True)
@@ -72,6 +72,7 @@ def _computed(arm: Arm) -> Tokens:
         residuals.first_choice_weighted,
         residuals.tail,
         residuals.junk,
+        residuals.junk_weighted,
         residuals.eos(arm.eos),
     )
     parts: dict[str, list[list[Residuals]]] = {}

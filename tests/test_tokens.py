@@ -310,3 +310,14 @@ def test_scores_of_any_values_are_judged(tmp_path: Path, change: Callable[[np.nd
         change(rows, rng.random(len(rows)) < 1 / 3)
         np.save(file, rows)
     assert verdict.judge(evidence.load(Run.open(run.path)), plan.load("strict")).outcome in ("undecided", "different")
+
+
+def test_arbitrary_tokens_weigh_by_how_sure_the_reference_is() -> None:
+    """d and v against the mean and the variance of the log-ratio of the mixture, by enumeration over the cells."""
+    for law in (LAW, np.array([0.999, 0.0006, 0.0003, 0.0001])):
+        every = block(law, [0, 1, 2, 3])
+        d, v = residuals.junk_weighted(every)
+        share = residuals.ARBITRARY
+        g = np.log(((1 - share) * law + share * np.array([0, 0, 0, 1])) / law)
+        assert d == pytest.approx(g - law @ g)
+        assert v == pytest.approx(np.full(4, law @ (g - law @ g) ** 2))

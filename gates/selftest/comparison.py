@@ -186,10 +186,12 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "likelihood": ("likelihood",),
     "first_choice": ("first_choice", "first_choice_weighted"),
     "tail": ("tail",),
-    "junk": ("junk",),
+    "junk": ("junk", "junk_weighted"),
     "eos": ("eos",),
 }
 """check → its statistics; the first has the margin."""
+
+TUNED_TO = {"junk_weighted": junk_check.WEIGHTED_TUNED_TO}
 
 EQUIVALENT = ("likelihood", "first_choice")
 """Checks that must say so. eos would too, where replies are so short that they stop often enough."""
@@ -268,8 +270,8 @@ class Comparison:
         scales = [own.variance / first.variance if first.variance > 0 else 1.0 for own, _ in both]
         bounded = [place > 0 or check not in ("tail", "junk") for place in range(len(names))]
         return [
-            Statistic(Totals(*pair, pair), margin * scale, bound)
-            for pair, scale, bound in zip(both, scales, bounded, strict=True)
+            Statistic(Totals(*pair, pair), TUNED_TO.get(name, margin * scale), bound)
+            for name, pair, scale, bound in zip(names, both, scales, bounded, strict=True)
         ]
 
     def _margin(self, check: str, own: Sums, of_profile: bool) -> float:

@@ -22,6 +22,7 @@ STATISTICS: dict[str, residuals.Statistic] = {
     "first_choice_weighted": residuals.first_choice_weighted,
     "tail": residuals.tail,
     "junk": residuals.junk,
+    "junk_weighted": residuals.junk_weighted,
     "eos": residuals.eos(frozenset({EOS})),
 }
 
