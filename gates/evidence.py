@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gates import sampling
 from gates.probes import NOTHING, Probed, Side, by_kind
 from gates.scored import Ints, Rows, Scored, join
 from loadgen.record import FailureKind, Probe, Record, Run, Telemetry
@@ -49,6 +50,7 @@ class Pass:
     scored: Scored
     start: dict[str, Any]  # the server's counters at the borders; {} where unknown
     end: dict[str, Any]
+    law: sampling.Law | None = None  # what was sampled from; None: the reference's own, or one that is not known
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -96,9 +98,10 @@ class Evidence:
         """How often one can have looked: after each pass, drained. At least 1."""
         return max(1, len({one.pass_no for one in self.candidate.passes}))
 
-    def sampling(self, profile: str) -> list[dict[str, Any]]:
-        """What each run asked for; {} where it does not say."""
-        return [run.asked.get("profiles", {}).get(profile, {}).get("sampling") or {} for run in self.runs]
+    def sampling(self, profile: str) -> list[tuple[dict[str, Any], str]]:
+        """(what was asked for, dialect) of stock and of the candidate; empty where there are no runs."""
+        ends = zip((self.runs[0], self.runs[-1]), self.arms, strict=True) if self.runs else ()
+        return [_sampling(run, profile, arm.label) for run, arm in ends]
 
     def pairs(self, profile: str | None) -> Iterator[tuple[Pass, Pass]]:
         """(stock's, candidate's) passes that have one profile and one number."""
@@ -143,8 +146,8 @@ def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bo
     _one_reference(runs)
     profiles = list(dict.fromkeys(name for run in runs for name in run.asked.get("profiles", {})))
     reads = [_read(run) for run in runs]
-    stock, of_stock = _arm("stock", labels["stock"], reads[0])
-    candidate, of_candidate = _arm("candidate", labels["candidate"], reads[-1])
+    stock, of_stock = _arm("stock", labels["stock"], reads[0], runs[0])
+    candidate, of_candidate = _arm("candidate", labels["candidate"], reads[-1], runs[-1])
     ends = _end_ids(stock)
     stock, candidate = (dataclasses.replace(arm, eos=ends) for arm in (stock, candidate))
     warnings = of_stock + of_candidate
@@ -231,7 +234,7 @@ def _same_prompts(first: Run, second: Run) -> bool:
     return bool(prompts(first) == prompts(second))
 
 
-def _arm(role: Role, label: str, read: _Read) -> tuple[Arm, list[str]]:
+def _arm(role: Role, label: str, read: _Read, run: Run) -> tuple[Arm, list[str]]:
     telemetry = [line for line in read.telemetry if line.endpoint in (label, None)]
     borders = {(line.profile, line.pass_no, line.edge): line.values for line in telemetry if line.kind == "border"}
     passes, cut = [], []
@@ -250,10 +253,17 @@ def _arm(role: Role, label: str, read: _Read) -> tuple[Arm, list[str]]:
                 scored=_scored(replies, expected, read.scores.get((label, profile, pass_no))),
                 start=borders.get((profile, pass_no, "start"), {}),
                 end=borders.get((profile, pass_no, "end"), {}),
+                law=sampling.law(*_sampling(run, profile, label)),
             )
         )
     warnings = [f"{role}: passes that did not end are left out: {', '.join(cut)}."] if cut else []
     return Arm(role, label, passes, telemetry, probes=read.probes), warnings + _dropped(role, passes)
+
+
+def _sampling(run: Run, profile: str, label: str) -> tuple[dict[str, Any], str]:
+    """What the run asked for, {} where it does not say, and the dialect of the endpoint, vllm where it does not."""
+    asked = run.asked.get("profiles", {}).get(profile, {}).get("sampling") or {}
+    return asked, run.asked.get("endpoints", {}).get(label, {}).get("dialect") or "vllm"
 
 
 def _scored(replies: Sequence[Reply], expected: Sequence[Ints | None], scores: Rows | None) -> Scored:

@@ -3,25 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gates import tokens
+from gates import sampling, tokens
 from gates.checks import Checked, Terms
 from gates.decision import STOCK_LEVEL, Arms, Decision, Statistic, Suspicion, decide, totals
 from gates.evidence import Arm, Evidence
 from gates.finding import Estimate, Finding
 from gates.scored import NO_FILE, NO_IDS
 from gates.sequential import Interval, Sums
-
-NEUTRAL = {
-    "temperature": 1,
-    "top_p": 1,
-    "top_k": -1,
-    "min_p": 0,
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "repetition_penalty": 1,
-    "ignore_eos": False,
-}
-"""The sampling under which the reference's log-probabilities are those that a lossless server samples from."""
 
 METHOD = "martingale residual of emitted tokens under the reference, normal-mixture confidence sequence"
 METHOD_AGAINST_STOCK = METHOD + ", minus the stock server's own"
@@ -64,7 +52,8 @@ def examine(question: Question, evidence: Evidence, terms: Terms) -> Checked:
             findings.append(_without_data(question, profile, terms.required, why))
             continue
         decision = _decided(question, [_only(arm, names) for arm in arms], profile, terms)
-        findings.append(_finding(question, profile, terms, decision))
+        finding = _finding(question, profile, terms, decision)
+        findings.append(finding.model_copy(update={"says": finding.says + _relative(evidence, names)}))
         if decision.needs is not None:
             # Tokens come to all profiles together.
             needs.append(
@@ -142,6 +131,13 @@ def _says(question: Question, decision: Decision, terms: Terms, profile: str | N
     return says
 
 
+def _relative(evidence: Evidence, profiles: Sequence[str]) -> str:
+    """What a profile asks for is the law that its tokens are held to."""
+    settings = [asked for name in profiles for asked, _ in evidence.sampling(name)]
+    asked = {sampling.described(one) for one in settings if sampling.changes(one)}
+    return f"; relative to the sampling that was asked for ({'; '.join(sorted(asked))})" if asked else ""
+
+
 def _without_data(question: Question, profile: str | None, required: bool, why: str) -> Finding:
     return Finding(
         check=question.check,
@@ -163,16 +159,13 @@ def _missing(evidence: Evidence, profile: str) -> str | None:
 
 
 def sampled_otherwise(evidence: Evidence, profile: str) -> str | None:
-    """Why the reference's log-probabilities are not those that the profile samples from; None where they are."""
-    for sampling in evidence.sampling(profile):
-        off = [
-            f"{name} {sampling[name]}" for name, neutral in NEUTRAL.items() if sampling.get(name, neutral) != neutral
-        ]
-        if off:
-            return (
-                f"{profile} samples with {', '.join(off)}, and the reference's log-probabilities are those of "
-                "temperature 1 without truncation: use a profile that samples so"
-            )
+    """Why the law that the profile samples from is not known from the reference's list; None where it is."""
+    both = evidence.sampling(profile)
+    for asked, dialect in both:
+        if (why := sampling.why_unknown(asked, dialect)) is not None:
+            return f"{profile} samples with {sampling.described(asked)}, and {why}"
+    if len({sampling.law(*one) for one in both}) > 1:
+        return f"the two servers sample {profile} from different laws, by what they were asked or by their dialects"
     return None
 
 

@@ -58,6 +58,10 @@ Statistic = Callable[[Cells], tuple[Floats, Floats]]
 """(d, v) of every position of a block."""
 
 
+Shaped = Callable[[Cells, Floats], Cells]
+"""(cells under the reference's own law, log p of the drawn tokens) → cells under the law that was sampled from."""
+
+
 def cells(rows: Rows) -> Cells:
     """rows: (n,) of SCORE_DTYPE, each with at least one log-probability over LEAST_LOGPROB."""
     ids, logp = rows["ids"], rows["logprobs"].astype(np.float64)
@@ -169,20 +173,25 @@ def eos(ids: frozenset[int]) -> Statistic:
     return statistic
 
 
-def residuals(scored: Scored, statistics: Sequence[Statistic], first_reply: int = 0) -> list[Residuals]:
+def residuals(
+    scored: Scored, statistics: Sequence[Statistic], first_reply: int = 0, law: Shaped | None = None
+) -> list[Residuals]:
     """One Residuals a statistic, over every scored token of a pass; replies are numbered from first_reply."""
     n = len(scored.rows)
     out = [(np.empty(n), np.empty(n)) for _ in statistics]
-    for start, block in blocks(scored.rows):
+    for start, block in blocks(scored.rows, law):
         part = slice(start, start + len(block.cell))
         for (d, v), statistic in zip(out, statistics, strict=True):
             d[part], v[part] = statistic(block)
     return [Residuals(d, v, scored.reply + first_reply) for d, v in out]
 
 
-def blocks(rows: Rows) -> Iterator[tuple[int, Cells]]:
+def blocks(rows: Rows, law: Shaped | None = None) -> Iterator[tuple[int, Cells]]:
+    """(place of its first row, cells) of one block after another. law: None for the reference's own."""
     for start in range(0, len(rows), BLOCK):
-        yield start, cells(rows[start : start + BLOCK])
+        part = rows[start : start + BLOCK]
+        block = cells(part)
+        yield start, block if law is None else law(block, part["logprob"].astype(np.float64))
 
 
 def concatenated(parts: Sequence[Residuals]) -> Residuals:

@@ -103,7 +103,7 @@ def _pass(
     n = len(one.scored.rows)
     out = [(np.empty(n), np.empty(n)) for _ in functions]
     rng = np.random.default_rng(np.unique(one.scored.rows["request"])[:64].tolist())
-    for start, block in residuals.blocks(one.scored.rows):
+    for start, block in residuals.blocks(one.scored.rows, one.law):
         part = slice(start, start + len(block.cell))
         for (d, v), function in zip(out, functions, strict=True):
             d[part], v[part] = function(block)

@@ -133,7 +133,7 @@ def concurrent(replies: list[Reply]) -> list[tuple[int, int]]:
 def normals(one: Pass) -> Floats:
     """(order, tokens) m, by falling chance and by token id; NaN where the position leaves no choice."""
     out = np.empty((2, len(one.scored.rows)))
-    for start, block in blocks(one.scored.rows):
+    for start, block in blocks(one.scored.rows, one.law):
         part = slice(start, start + len(block.cell))
         p, entropy = _with_other(block)
         both = np.stack([expected_normal(p, block.cell), _by_id(block)])
