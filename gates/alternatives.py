@@ -11,7 +11,7 @@ import numpy as np
 
 from gates.residuals import TIED_NAT, UNKNOWN, Cells, Floats
 
-Family = Literal["temperature", "top_p", "top_k", "min_p", "greedy", "threshold", "junk"]
+Family = Literal["temperature", "top_p", "top_k", "min_p", "greedy", "threshold", "junk", "oracle"]
 
 KEPT = 0.01
 """Share of the reference's own law in every alternative: none dies of one noisy cell, and it costs 1 % of growth."""

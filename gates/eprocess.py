@@ -15,14 +15,16 @@ from gates.residuals import Floats
 
 @dataclass(slots=True)
 class EProcess:
-    """Fed with (n, J) log ratios in launch order. totals: (J,) Σ of each; log_sup: the largest log E so far."""
+    """Fed with (n, J) log ratios in launch order. totals: (J,) Σ of each; log_sup: the largest log E so far;
+    alternatives: (J,) what they stand for, equal weights each."""
 
     totals: Floats
     log_sup: float = 0.0
+    alternatives: tuple[Alternative, ...] = ALTERNATIVES
 
     @staticmethod
-    def empty() -> "EProcess":
-        return EProcess(np.zeros(len(ALTERNATIVES)))
+    def empty(alternatives: tuple[Alternative, ...] = ALTERNATIVES) -> "EProcess":
+        return EProcess(np.zeros(len(alternatives)), alternatives=alternatives)
 
     def feed(self, log_ratios: Floats) -> None:
         if len(log_ratios):
@@ -39,7 +41,7 @@ class EProcess:
 
     @property
     def likeliest(self) -> Alternative:
-        return ALTERNATIVES[int(np.argmax(self.totals))]
+        return self.alternatives[int(np.argmax(self.totals))]
 
 
 def log_mean_exp(logs: Floats) -> Floats:

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gates import sampling
+from gates import oracles, sampling
+from gates.oracles import Told
 from gates.probes import NOTHING, Probed, Side, by_kind
 from gates.scored import Ints, Rows, Scored, join
 from loadgen.record import FailureKind, Probe, Record, Run, Telemetry
@@ -51,6 +52,7 @@ class Pass:
     start: dict[str, Any]  # the server's counters at the borders; {} where unknown
     end: dict[str, Any]
     law: sampling.Law | None = None  # what was sampled from; None: the reference's own, or one that is not known
+    oracles: Mapping[str, Told] = field(default_factory=dict)  # by name; none of one that has not scored this pass
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -63,6 +65,7 @@ class Arm:
     telemetry: list[Telemetry]  # without samples
     eos: frozenset[int] = frozenset()  # ids that end a reply, as stock's show; empty where they do not
     probes: Mapping[Side, Probed] = field(default_factory=dict)
+    oracles: tuple[str, ...] = ()  # all that scored any pass of the comparison
 
     def of(self, profile: str | None) -> list[Pass]:
         """Passes of one profile, or all of them (None)."""
@@ -118,20 +121,26 @@ class _Read:
     replies: dict[Key, list[tuple[Reply, Ints | None]]]
     probes: dict[Side, Probed]
     scores: dict[Key, Rows]
+    oracles: dict[str, dict[Key, Rows]]
     telemetry: list[Telemetry]
     complete: bool
 
 
 def _read(run: Run) -> _Read:
-    scores = {(label, profile, pass_no): rows for label, profile, pass_no, rows in run.scores()}
+    scores = _scores(run)
     probes: list[Record] = []
     return _Read(
         replies=_replies(run, probes),
         probes=by_kind(probes, scores),
         scores=scores,
+        oracles={name: _scores(run, name) for name in run.oracles()},
         telemetry=[line for line in run.telemetry() if line.kind != "sample"],
         complete=run.complete,
     )
+
+
+def _scores(run: Run, oracle: str | None = None) -> dict[Key, Rows]:
+    return {(label, profile, pass_no): rows for label, profile, pass_no, rows in run.scores(oracle)}
 
 
 def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bool = False) -> Evidence:
@@ -144,13 +153,14 @@ def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bo
     runs = [stock_run] if candidate_run is None else [stock_run, candidate_run]
     labels = _labels(stock_run, candidate_run)
     _one_reference(runs)
+    names = _oracles(runs)
     profiles = list(dict.fromkeys(name for run in runs for name in run.asked.get("profiles", {})))
     reads = [_read(run) for run in runs]
     stock, of_stock = _arm("stock", labels["stock"], reads[0], runs[0])
     candidate, of_candidate = _arm("candidate", labels["candidate"], reads[-1], runs[-1])
     ends = _end_ids(stock)
-    stock, candidate = (dataclasses.replace(arm, eos=ends) for arm in (stock, candidate))
-    warnings = of_stock + of_candidate
+    stock, candidate = (dataclasses.replace(arm, eos=ends, oracles=names) for arm in (stock, candidate))
+    warnings = of_stock + of_candidate + _silent(stock) + _silent(candidate)
     ended = all(run.complete for run in runs)
     paired = candidate_run is None or _same_prompts(stock_run, candidate_run)
     if not paired:
@@ -217,6 +227,33 @@ def _one_reference(runs: Sequence[Run]) -> None:
         )
 
 
+def _oracles(runs: Sequence[Run]) -> tuple[str, ...]:
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        for name, model in run.oracles().items():
+            found.setdefault(name, set()).update({model} if model else ())
+    for name, models in found.items():
+        if len(models) > 1:
+            raise NotComparable(
+                f"The runs' oracle {name} is not one model ({', '.join(sorted(models))}), so that its scores cannot be "
+                f"judged together. Remove scores/oracle-{name} of one run, and score it anew."
+            )
+    return tuple(sorted(found))
+
+
+def _silent(arm: Arm) -> list[str]:
+    """Where an oracle has no score, it says nothing for or against."""
+    warnings = []
+    tokens = sum(len(one.scored.rows) for one in arm.passes)
+    for name in arm.oracles:
+        told = sum(int((one.oracles[name].at >= 0).sum()) for one in arm.passes if name in one.oracles)
+        if told < tokens:
+            warnings.append(
+                f"{arm.role}: the oracle {name} scored {told:,} of {tokens:,} tokens; of the others it says nothing."
+            )
+    return warnings
+
+
 def _only(run: Run) -> str:
     labels = list(run.asked.get("endpoints", {}))
     if len(labels) != 1:
@@ -245,15 +282,22 @@ def _arm(role: Role, label: str, read: _Read, run: Run) -> tuple[Arm, list[str]]
             cut.append(f"{profile} {pass_no}")
             continue
         replies, expected = zip(*found, strict=True)
+        scored = _scored(replies, expected, read.scores.get((label, profile, pass_no)))
+        told = {
+            oracle: oracles.aligned(scored, _scored(replies, expected, scores[label, profile, pass_no]))
+            for oracle, scores in read.oracles.items()
+            if (label, profile, pass_no) in scores
+        }
         passes.append(
             Pass(
                 profile=profile,
                 pass_no=pass_no,
                 replies=list(replies),
-                scored=_scored(replies, expected, read.scores.get((label, profile, pass_no))),
+                scored=scored,
                 start=borders.get((profile, pass_no, "start"), {}),
                 end=borders.get((profile, pass_no, "end"), {}),
                 law=sampling.law(*_sampling(run, profile, label)),
+                oracles=told,
             )
         )
     warnings = [f"{role}: passes that did not end are left out: {', '.join(cut)}."] if cut else []

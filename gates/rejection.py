@@ -5,14 +5,14 @@ numbers of tokens it does (gates.decision, and of_strata here).
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from gates import sequential, strata, tokens
-from gates.alternatives import ALTERNATIVES, Alternative
+from gates import oracles, sequential, strata, tokens
+from gates.alternatives import Alternative
 from gates.checks import first_choice, likelihood
 from gates.eprocess import log_mean_exp
 from gates.evidence import Evidence
@@ -36,10 +36,18 @@ _GAPS = {
 }
 """statistic → the check that it belongs to"""
 
-_BY_TOKENS = (*_GAPS.values(), "pit")
+_BY_TOKENS = (*_GAPS.values(), "pit", "oracle")
 
-_TUNED_TO = {"likelihood": 0.025, "first_choice_weighted": 0.025, "tail": 0.25, "junk": 0.25, "junk_weighted": 5.0}
-"""Of the statistic's variance a token: where its sequence is tightest."""
+TUNED_TO = {
+    "likelihood": 0.025,
+    "first_choice_weighted": 0.025,
+    "tail": 0.25,
+    "junk": 0.25,
+    "junk_weighted": 5.0,
+    "oracle": 0.5,
+}
+"""Of the statistic's variance a token: where its sequence is tightest. An oracle's mean moves by about all of it, where
+a share of oracles.OF_THE_SEQUENCE of the tokens is the oracle's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +110,15 @@ def suspected(evidence: Evidence, alpha: float, alpha_strata: float, plan: Plan)
             profiles.add(evidence.profiles[most])
         else:
             contained = _contained(evidence, stratum, most, plan)
-            levels.append(Level(stratum, most, ALTERNATIVES[int(np.argmax(sums[most]))], contained))
-    return Suspected(frozenset(profiles), tuple(levels), own.evidence.log_sup, _likeliest(totals))
+            levels.append(Level(stratum, most, own.alternatives[int(np.argmax(sums[most]))], contained))
+    # By all tokens where they reject, else by the first stratum that does.
+    likeliest = own.alternatives[int(np.argmax(totals[0]))] if totals else None
+    return Suspected(frozenset(profiles), tuple(levels), own.evidence.log_sup, likeliest)
 
 
 def _of_profiles(own: Tokens, evidence: Evidence) -> Floats:
-    nothing = np.zeros(len(ALTERNATIVES))
+    nothing = np.zeros(len(own.alternatives))
     return np.array([own.of_profiles.get(name, nothing) for name in evidence.profiles])
-
-
-def _likeliest(totals: Sequence[np.ndarray]) -> Alternative | None:
-    """By all tokens where they reject, else by the first stratum that does."""
-    return ALTERNATIVES[int(np.argmax(totals[0]))] if totals else None
 
 
 def _contained(evidence: Evidence, stratum: Stratum, level: int, plan: Plan) -> bool:
@@ -153,14 +158,18 @@ def _constant(share: float, sums: Sums) -> float:
 
 
 def of_strata(evidence: Evidence, found: Suspected, alpha: float, plan: Plan) -> list[Finding]:
-    """Different in the strata that reject, where there is a gap to stock too. alpha: of each statistic's gaps."""
+    """Different in the strata that reject, where there is a gap to stock too. alpha: of each statistic's gaps, and of
+    all oracles' together."""
     own, stock = tokens.of(evidence.candidate), tokens.of(evidence.stock)
     findings = []
     for level in found.levels:
         of_one = alpha / (max(1, len(plan.strata)) * len(strata.LEVELS[level.stratum]))
-        for statistic, check in _GAPS.items():
+        of_oracle = of_one / max(1, len(own.oracles))
+        spent = {statistic: (check, of_one) for statistic, check in _GAPS.items()}
+        spent |= {oracles.statistic(name): ("oracle", of_oracle) for name in own.oracles}
+        for statistic, (check, of_each) in spent.items():
             pair = _matched(own, stock, statistic, level.stratum, level.index)
-            finding = None if pair is None else _gap(pair, statistic, check, level, of_one)
+            finding = None if pair is None else _gap(pair, statistic, check, level, of_each)
             if finding is not None:
                 findings.append(finding)
     return findings
@@ -186,7 +195,9 @@ def _at(arm: Tokens, statistic: str, stratum: Stratum, level: int) -> dict[str, 
 
 def _gap(pair: tuple[Residuals, Residuals], statistic: str, check: str, level: Level, alpha: float) -> Finding | None:
     own, stock = (sequential.sums(part) for part in pair)
-    interval = sequential.gap(own, stock, max(_TUNED_TO[statistic] * own.variance, 1e-9), alpha)
+    interval = sequential.gap(
+        own, stock, max(TUNED_TO[statistic if check != "oracle" else check] * own.variance, 1e-9), alpha
+    )
     if not interval.excludes_zero:
         return None
     estimate = Estimate(
@@ -195,7 +206,7 @@ def _gap(pair: tuple[Residuals, Residuals], statistic: str, check: str, level: L
         high=interval.high,
         level=1 - alpha,
         n=own.n,
-        unit="nat a token" if statistic in ("likelihood", "junk_weighted") else "share of tokens",
+        unit="nat a token" if statistic in ("likelihood", "junk_weighted") or check == "oracle" else "share of tokens",
         method=METHOD_AGAINST_STOCK,
     )
     return Finding(

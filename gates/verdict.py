@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 
-from gates import checks, digests, rejection, speed
+from gates import checks, digests, oracle_check, rejection, speed
 from gates.checks import Check, Checked, CheckSettings, Levels, Terms
 from gates.evidence import Evidence
 from gates.finding import Finding, Needs, Outcome, Verdict
@@ -13,6 +13,7 @@ from gates.rejection import Suspected
 # Shares of alpha_different. Of the first two, one half is the e-process's and one half the single sequences'.
 POOLED, STRATA, P_VALUES = 0.5, 0.25, 0.25
 GAP = 0.2  # of the two-sample half, for each of likelihood, first choice, tail, junk, eos
+GAP_BESIDE_ORACLES = 1 / 6  # then for each of them, and for all oracles together: in all as much as without
 
 _FLAGGED_MORE = 0.01  # of the replies, than on the other server
 
@@ -30,7 +31,10 @@ def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verd
     found = _checked(evidence, used, suspected)
     findings = [finding for checked in found.values() for finding in checked.findings]
     known = {finding.check for finding in findings if finding.outcome == "different"}  # pooled says it better
-    findings += [one for one in rejection.of_strata(evidence, suspected, alpha * GAP, used) if one.check not in known]
+    spent = alpha * gap_share(evidence)
+    of_oracles = oracle_check.findings(evidence, suspected, spent, used.level_equivalent)
+    findings, known = findings + of_oracles, known | {one.check for one in of_oracles if one.outcome == "different"}
+    findings += [one for one in rejection.of_strata(evidence, suspected, spent, used) if one.check not in known]
     findings = rejection.excused(findings, suspected)
     # A candidate that is asked less, such as a shortened prompt, would be faster and as good as its word.
     outcome = _outcome(findings, used, evidence.whole and evidence.same_prompts)
@@ -48,6 +52,11 @@ def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verd
         warnings=_warnings(evidence, plan, without) + speeds.warnings,
         findings=findings,
     )
+
+
+def gap_share(evidence: Evidence) -> float:
+    """Of alpha_different, for the gaps of one check."""
+    return GAP_BESIDE_ORACLES if evidence.candidate.oracles else GAP
 
 
 def _measured_off(findings: list[Finding]) -> bool:
@@ -74,14 +83,12 @@ def _terms(
     sequences = max(1, sum(module.SEQUENCES for module in modules.values()))
     p_values = max(1, sum(module.P_VALUES for module in modules.values()))
     own = max(1, modules[name].SEQUENCES)
-    outside = alpha / (sequences * (1 + profiles))
+    outside, gap = alpha / (sequences * (1 + profiles)), alpha * gap_share(evidence) / own
     look = evidence.looks
     return Terms(
         required=required,
-        pooled=Levels(reject=alpha * POOLED / 2 / sequences, gap=alpha * GAP / own, outside=outside),
-        profile=Levels(
-            reject=alpha * STRATA / 2 / (sequences * profiles), gap=alpha * GAP / (own * profiles), outside=outside
-        ),
+        pooled=Levels(reject=alpha * POOLED / 2 / sequences, gap=gap, outside=outside),
+        profile=Levels(reject=alpha * STRATA / 2 / (sequences * profiles), gap=gap / profiles, outside=outside),
         # Looks may go on for ever: the terms sum to one.
         p_value=alpha * P_VALUES / p_values / (look * (look + 1)),
         equivalent=plan.level_equivalent,

@@ -96,7 +96,7 @@ async def _keep(name: Probe, side: Opened, records: list[Record], by: Probing) -
 
 async def _fixed_texts(material: Material, by: Probing) -> None:
     """What each server itself says of the texts' tokens, by one tokenizer: the reference's."""
-    texts = [ids for text in fixed_text.TEXTS if len(ids := await _tokens(by.reference, text)) > 1]
+    texts = [ids for text in fixed_text.TEXTS if len(ids := await token_ids(by.reference, text)) > 1]
     if not texts:
         by.shown.say(f"warning: no probe fixed_text: {by.reference.endpoint.label} has no /tokenize")
         return
@@ -120,8 +120,8 @@ async def _told(side: Opened, ids: list[int], reference: Opened) -> "fixed_text.
         return str(error)
 
 
-async def _tokens(server: Opened, text: str) -> list[int]:
-    """None at all where the server has no /tokenize."""
+async def token_ids(server: Opened, text: str) -> list[int]:
+    """By the server's own /tokenize; none at all where it has none."""
     import orjson
 
     target = server.target

@@ -27,7 +27,7 @@ REQUESTS_PER_S = 200
 
 
 class ReferenceDied(Exception):
-    """The reference server stopped answering. Exit 4; what was measured stays."""
+    """The reference server, or an oracle, stopped answering. Exit 4; what was measured stays."""
 
 
 class CannotScore(Exception):
@@ -173,8 +173,8 @@ async def _posted(reference: Opened, body: dict[str, Any]) -> Answer:
             # A kept-alive connection that the server closed meanwhile is no death.
             if last_try:
                 raise ReferenceDied(
-                    f"The reference {reference.endpoint.public()['url']} stopped answering while it scored "
-                    f"({error}). What was measured is kept: `loadgate score` can score it later."
+                    f"{reference.endpoint.label} ({reference.endpoint.public()['url']}) stopped answering while it "
+                    f"scored ({error}). What was measured is kept: `loadgate score` can score it later."
                 ) from error
     raise AssertionError("the last try returns or raises")
 

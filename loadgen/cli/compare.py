@@ -31,6 +31,13 @@ _PASSES, _MOST_UNDECIDED = 3, 20
 @click.option("--plan", "plan_name", default="strict", show_default=True, metavar="NAME|PATH", help="what decides")
 @click.option("--without", multiple=True, metavar="CHECK", help="leave a check out; the verdict says so")
 @click.option("--reference", metavar="ENDPOINT", help="server that scores the replies  [default: STOCK]")
+@click.option(
+    "--oracle",
+    "oracles",
+    multiple=True,
+    metavar="ENDPOINT",
+    help="a likely wrong model, such as the draft, scores too: shows whether tokens are its; may be repeated",
+)
 @click.option("--submission", type=click.Path(path_type=Path), metavar="FILE.toml", help="what a contest's page names")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="RUN", help="run directory  [default: runs/DATE-compare]"
@@ -52,6 +59,7 @@ def command(
     loadgate compare http://gpu:8000 http://gpu:8001 --out runs/first
     loadgate compare http://gpu:8000 http://gpu:8000 --profile team --candidate-extra-body '{"temperature": 0.95}'
     loadgate compare http://gpu:8000 http://gpu:8001 --until-decided
+    loadgate compare http://gpu:8000 http://gpu:8001 --oracle http://gpu:8002
 
     Exit code: 0 equivalent, 1 different, 3 undecided, 4 a server or the run broke off.
     """
@@ -88,6 +96,7 @@ def command(
             reference=stack.enter_context(engines.endpoint(reference, "reference", {}, progress))
             if reference
             else None,
+            oracles=tuple(stack.enter_context(engines.endpoint(text, None, {}, progress)) for text in given["oracles"]),
             plan=given["plan_name"],
             submission=submission,
             drivers=drivers,

@@ -1,6 +1,7 @@
 """Scores of a run that was driven before."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -10,21 +11,26 @@ import orjson
 from loadgen.cli.progress import Progress
 from loadgen.cli.session import World, described, say_left_out
 from loadgen.discovery import open_endpoint
-from loadgen.endpoint import Endpoint, EndpointError
+from loadgen.endpoint import Endpoint, EndpointError, Opened
+from loadgen.oracle import checked
 from loadgen.record import Broken, Record, Run
-from loadgen.record.writer import write_json, write_scores
+from loadgen.record.writer import write_json, write_oracle, write_scores
 from loadgen.score import CannotScore, check_reference, score_pass, throttle
 
 Key = tuple[str, str, int]
 
 
-def unscored(run: Run) -> dict[Key, list[Record]]:
-    """Records by (endpoint, profile, pass) for every timed pass that has no scores yet, and by (endpoint, probe, 0)."""
-    there = {(endpoint, profile, pass_no) for endpoint, profile, pass_no, _ in run.scores()}
+def unscored(run: Run, oracle: str | None = None) -> dict[Key, list[Record]]:
+    """Records by (endpoint, profile, pass) for every timed pass that has no scores yet, and by (endpoint, probe, 0).
+
+    oracle: whose scores are wanted, of timed passes alone; None: the reference's.
+    """
+    there = {(endpoint, profile, pass_no) for endpoint, profile, pass_no, _ in run.scores(oracle)}
+    phases = ("timed", "probe") if oracle is None else ("timed",)
     passes: dict[Key, list[Record]] = defaultdict(list)
     for record in run.records():
         key = (record.endpoint, record.probe or record.profile, record.pass_no)
-        if record.phase in ("timed", "probe") and key not in there:
+        if record.phase in phases and key not in there:
             passes[key].append(record)
     return {key: _worth_scoring(key[1], records) for key, records in passes.items()}
 
@@ -35,31 +41,64 @@ def _worth_scoring(name: str, records: list[Record]) -> list[Record]:
     return repeat_prefix.to_score(records) if name == "repeat_prefix" else records
 
 
-async def score_run(path: Path, endpoint: Endpoint, world: World, progress: Progress) -> dict[str, int]:
-    """Scores what has no scores. Returns pass → tokens. Raises Broken, EndpointError, ReferenceDied."""
+async def score_run(
+    path: Path, endpoint: Endpoint, world: World, progress: Progress, oracles: Sequence[Endpoint] = ()
+) -> dict[str, int]:
+    """Scores what has no scores, by the reference and by each oracle. Returns file of scores → tokens.
+
+    Raises Broken, EndpointError, EndpointConfigError, ReferenceDied.
+    """
     run = Run.open(path)
-    passes = unscored(run)
-    done: dict[str, int] = {}
     async with AsyncExitStack() as stack:
-        timed = world.timed(endpoint)
-        stack.push_async_callback(timed.aclose)
-        reference = await open_endpoint(endpoint, timed, world.side(endpoint))
-        stack.push_async_callback(reference.close)
+        reference = await _opened(endpoint, world, stack)
         try:
             await check_reference(reference)
         except CannotScore as error:
             raise EndpointError(str(error)) from error
+        beside = await checked(reference, [await _opened(one, world, stack) for one in oracles])
+        for oracle in beside:
+            _same_oracle(run, oracle.name, described(oracle.opened))
+        passes = unscored(run)
         if passes:
             _same_reference(run, described(reference))
-        for (label, profile, pass_no), records in passes.items():
-            title = f"{profile} pass {pass_no + 1} {label}"
-            progress.start(f"{title}: scoring", len(records), 0)
-            scored = await score_pass(reference, records, throttle() if world.throttled else None, progress.counted)
-            write_scores(path, label, profile, pass_no, scored.scores)
-            done[f"{label}-{profile}-{pass_no}"] = len(scored.scores)
-            say_left_out(progress, title, scored)
+        done = await _score(run, reference, passes, world, progress)
+        for oracle in beside:
+            write_oracle(path, oracle.name, described(oracle.opened))
+            done |= await _score(run, oracle.opened, unscored(run, oracle.name), world, progress, oracle.name)
     progress.clear()
     return done
+
+
+async def _opened(endpoint: Endpoint, world: World, stack: AsyncExitStack) -> Opened:
+    timed = world.timed(endpoint)
+    stack.push_async_callback(timed.aclose)
+    opened = await open_endpoint(endpoint, timed, world.side(endpoint))
+    stack.push_async_callback(opened.close)
+    return opened
+
+
+async def _score(
+    run: Run, by: Opened, passes: dict[Key, list[Record]], world: World, progress: Progress, oracle: str | None = None
+) -> dict[str, int]:
+    done: dict[str, int] = {}
+    for (label, profile, pass_no), records in passes.items():
+        title = f"{profile} pass {pass_no + 1} {label}" + (f" by {oracle}" if oracle else "")
+        progress.start(f"{title}: scoring", len(records), 0)
+        scored = await score_pass(by, records, throttle() if world.throttled else None, progress.counted)
+        write_scores(run.path, (label, profile, pass_no), scored.scores, oracle)
+        done[f"{f'oracle-{oracle}/' if oracle else ''}{label}-{profile}-{pass_no}"] = len(scored.scores)
+        say_left_out(progress, title, scored)
+    return done
+
+
+def _same_oracle(run: Run, name: str, oracle: dict[str, object]) -> None:
+    """Raises Broken."""
+    before = run.oracles().get(name)
+    if before not in (None, oracle["model"]):
+        raise Broken(
+            f"{run.path} holds scores of {before} under the name {name}; this oracle serves {oracle['model']}. "
+            f"Give it another label in a TOML file, or remove {run.path / 'scores' / f'oracle-{name}'} to score anew."
+        )
 
 
 def _same_reference(run: Run, reference: dict[str, object]) -> None:

@@ -19,8 +19,9 @@ from loadgen.discovery import open_endpoint
 from loadgen.drive import Alone, Crew
 from loadgen.endpoint import Endpoint, Opened, Transport
 from loadgen.held import Held, stored
+from loadgen.oracle import Oracle, checked
 from loadgen.record import Probe, Record, RunWriter
-from loadgen.record.writer import host_facts, take_anchor
+from loadgen.record.writer import host_facts, take_anchor, write_oracle
 from loadgen.score import CannotScore, ScoredPass, check_reference, score_pass, throttle
 from loadgen.telemetry import Clock, Observer
 
@@ -73,6 +74,7 @@ class Session:
     out: Path
     roles: dict[str, str] | None = None
     reference: Endpoint | None = None  # None: the first endpoint
+    oracles: tuple[Endpoint, ...] = ()  # likely wrong models, which score too
     scored: bool = True
     plan: str | None = None
     submission: dict[str, Any] | None = None
@@ -109,7 +111,10 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
     async with AsyncExitStack() as stack:
         sides = [await _opened(endpoint, world, stack) for endpoint in session.endpoints]
         reference = await _reference(session, sides, world, stack, progress)
+        oracles = await _oracles(session, reference, world, stack)
         writer = RunWriter(session.out, _asked(session, sides, reference), take_anchor(_stamps(sides)))
+        for oracle in oracles:
+            write_oracle(session.out, oracle.name, described(oracle.opened))
         counts = {"passes": 0, "requests": 0, "failed": 0}
         probes = _gathering(session)
         reason: Any = "failed"
@@ -127,6 +132,8 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
                     scores = None
                     if reference is not None:
                         scores = await _score(reference, finished, writer, progress, world)
+                    for oracle in oracles:
+                        await _score(oracle, finished, writer, progress, world)
                     if probes is not None:
                         probes.add(finished, scores)
                     if finished.ends_round and await _enough(session, finished.pass_no + 1, progress):
@@ -198,12 +205,24 @@ async def _reference(
     return reference
 
 
+async def _oracles(
+    session: Session, reference: Opened | None, world: World, stack: AsyncExitStack
+) -> tuple[Oracle, ...]:
+    """None where no reference scores: an oracle's say is beside the reference's. Raises EndpointError,
+    EndpointConfigError."""
+    if reference is None:
+        return ()
+    return await checked(reference, [await _opened(endpoint, world, stack) for endpoint in session.oracles])
+
+
 async def _score(
-    reference: Opened, finished: compare.Finished, writer: RunWriter, progress: Progress, world: World
+    by: Opened | Oracle, finished: compare.Finished, writer: RunWriter, progress: Progress, world: World
 ) -> "Scores":
     title = f"{finished.profile} pass {finished.pass_no + 1} {finished.endpoint}: scoring"
-    scores = await _scores(reference, title, finished.records, progress, world)
-    writer.scores(finished.endpoint, finished.profile, finished.pass_no, scores)
+    name = by.name if isinstance(by, Oracle) else None
+    server = by.opened if isinstance(by, Oracle) else by
+    scores = await _scores(server, title if name is None else f"{title} by {name}", finished.records, progress, world)
+    writer.scores(finished.endpoint, finished.profile, finished.pass_no, scores, name)
     return scores
 
 

@@ -1,6 +1,7 @@
 """Whole comparisons on embedded engines in this process, under a clock that jumps: hours of load in seconds."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,22 +24,26 @@ def compare(
     out: Path,
     candidate_body: Mapping[str, Any] | None = None,
     probes: tuple[Probe, ...] = (),
+    oracles: "Mapping[str, Settings] | None" = None,
 ) -> None:
     """Drives engines["stock"] and engines["candidate"] as `loadgate compare` does, into the run directory `out`.
 
     candidate_body: fields added to every request to the candidate, such as {"temperature": 0.9}.
     probes: what to send once the timed passes have ended.
+    oracles: name → an engine that scores too.
     """
     from servers.sim.app import app
 
     async def main(clock: Clock) -> None:
-        apps = {label: app(settings, clock) for label, settings in engines.items()}
+        apps = {label: app(settings, clock) for label, settings in {**engines, **(oracles or {})}.items()}
 
         def way(endpoint: Endpoint) -> MemoryTransport:
             return MemoryTransport(apps[endpoint.label], clock)
 
         world = World(clock=clock, timed=way, side=way, throttled=False)
-        await conduct(_session(load, out, dict(candidate_body or {}), probes), world, Progress(quiet=True))
+        session = _session(load, out, dict(candidate_body or {}), probes)
+        beside = tuple(Endpoint(url="http://127.0.0.1:3", label=name) for name in oracles or ())
+        await conduct(replace(session, oracles=beside), world, Progress(quiet=True))
 
     virtual.run(main)
 

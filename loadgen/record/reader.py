@@ -104,11 +104,20 @@ class Run:
             for number, line in _lines(file):
                 yield _parsed(Telemetry, file, number, line)
 
-    def scores(self) -> Iterator[tuple[str, str, int, "np.ndarray[Any, np.dtype[np.void]]"]]:
-        """(endpoint, profile, pass number, structured array of SCORE_DTYPE) for every scored pass."""
+    def oracles(self) -> dict[str, str | None]:
+        """Name → model (None where it is not said) of each likely wrong model that scored too."""
+        found = {}
+        for folder in sorted((self.path / "scores").glob("oracle-*/")):
+            model = (_object(folder / "oracle.json") or {}).get("model")
+            found[folder.name.removeprefix("oracle-")] = model if isinstance(model, str) else None
+        return found
+
+    def scores(self, oracle: str | None = None) -> Iterator[tuple[str, str, int, "np.ndarray[Any, np.dtype[np.void]]"]]:
+        """(endpoint, profile, pass number, structured array of SCORE_DTYPE) for every pass that the reference scored,
+        in scores/, or that an oracle did, in scores/oracle-NAME/ under the same names."""
         import numpy as np
 
-        for file in sorted((self.path / "scores").glob("[!.]*.npy")):
+        for file in sorted(scores_folder(self.path, oracle).glob("[!.]*.npy")):
             match = self._score_name(file.name)
             try:
                 scores = np.load(file)
@@ -131,9 +140,19 @@ class Run:
         kept = [self.path / "run.json", self.path / "end.json", self.path / "telemetry.jsonl"]
         return [
             path
-            for path in [*kept, *sorted(self.path.glob("records*.jsonl")), *sorted(self.path.glob("scores/[!.]*.npy"))]
+            for path in [
+                *kept,
+                *sorted(self.path.glob("records*.jsonl")),
+                *sorted(self.path.glob("scores/[!.]*.npy")),
+                *sorted(self.path.glob("scores/oracle-*/[!.]*.npy")),
+            ]
             if path.exists()
         ]
+
+
+def scores_folder(run: Path, oracle: str | None) -> Path:
+    """The reference's scores, or an oracle's."""
+    return run / "scores" if oracle is None else run / "scores" / f"oracle-{oracle}"
 
 
 @dataclass(frozen=True, slots=True)

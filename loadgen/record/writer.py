@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import orjson
 
 from loadgen.record.fields import SCHEMA, Anchor, Record, Telemetry
+from loadgen.record.reader import scores_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,9 +103,17 @@ class RunWriter:
     def telemetry(self, line: Telemetry) -> None:
         _append(self._telemetry, line)
 
-    def scores(self, endpoint: str, profile: str, pass_no: int, scores: "np.ndarray[Any, np.dtype[np.void]]") -> None:
-        """Stores one pass's reference scores (dtype SCORE_DTYPE), renamed into place so that no half file is seen."""
-        write_scores(self.path, endpoint, profile, pass_no, scores)
+    def scores(
+        self,
+        endpoint: str,
+        profile: str,
+        pass_no: int,
+        scores: "np.ndarray[Any, np.dtype[np.void]]",
+        oracle: str | None = None,
+    ) -> None:
+        """Stores one pass's scores (dtype SCORE_DTYPE) by the reference, or by an oracle of that name, renamed into
+        place so that no half file is seen."""
+        write_scores(self.path, (endpoint, profile, pass_no), scores, oracle)
 
     def end(self, reason: Reason, counts: dict[str, Any]) -> None:
         """Marks the end of driving. Without this file a run is incomplete and never EQUIVALENT."""
@@ -114,16 +123,24 @@ class RunWriter:
 
 
 def write_scores(
-    run: Path, endpoint: str, profile: str, pass_no: int, scores: "np.ndarray[Any, np.dtype[np.void]]"
+    run: Path, key: tuple[str, str, int], scores: "np.ndarray[Any, np.dtype[np.void]]", oracle: str | None = None
 ) -> None:
+    """key: (endpoint, profile, pass number)."""
     import numpy as np
 
-    folder = run / "scores"
-    folder.mkdir(exist_ok=True)
-    partial = folder / f".{endpoint}-{profile}-{pass_no}.partial"
+    folder, name = scores_folder(run, oracle), "-".join(str(part) for part in key)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f".{name}.partial"
     with partial.open("wb") as file:
         np.save(file, scores)
-    partial.rename(folder / f"{endpoint}-{profile}-{pass_no}.npy")
+    partial.rename(folder / f"{name}.npy")
+
+
+def write_oracle(run: Path, name: str, described: dict[str, Any]) -> None:
+    """Keeps beside an oracle's scores whose they are."""
+    folder = scores_folder(run, name)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "oracle.json", described)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -35,12 +35,15 @@ class Sampler:
 
 def sampler_of(settings: Settings) -> Sampler:
     """The sampler of the settings' model: made once, however many engines of it a process runs."""
-    return _sampler(settings.model_seed, settings.rows, settings.mean_reply_tokens, settings.draft_noise)
+    of_draft = settings.serves == "draft"
+    return _sampler(settings.model_seed, settings.rows, settings.mean_reply_tokens, settings.draft_noise, of_draft)
 
 
 @functools.lru_cache(maxsize=2)
-def _sampler(seed: int, rows: int, mean_reply_tokens: float, draft_noise: float) -> Sampler:
-    return Sampler(Model(seed=seed, rows=rows, mean_reply_tokens=mean_reply_tokens, draft_noise=draft_noise))
+def _sampler(seed: int, rows: int, mean_reply_tokens: float, draft_noise: float, of_draft: bool) -> Sampler:
+    return Sampler(
+        Model(seed=seed, rows=rows, mean_reply_tokens=mean_reply_tokens, draft_noise=draft_noise, of_draft=of_draft)
+    )
 
 
 class Drawn(NamedTuple):

@@ -28,13 +28,18 @@ _MIX = 0xBF58476D1CE4E5B9
 class Model:
     """Target and draft tables, and the hash that leads from a context to a row of both.
 
+    of_draft: the draft alone, as if it were the target.
     `state` below is the 64-bit hash of a context: start() of the empty one, advance() by one token, row() of it.
     """
 
-    def __init__(self, *, seed: int, rows: int, mean_reply_tokens: float, draft_noise: float) -> None:
+    def __init__(
+        self, *, seed: int, rows: int, mean_reply_tokens: float, draft_noise: float, of_draft: bool = False
+    ) -> None:
         tables, draft, hashing = np.random.SeedSequence(seed).spawn(3)
         self.target: Rows = _target(rows, mean_reply_tokens, np.random.default_rng(tables))
         self._draft_seed, self._draft_noise = draft, draft_noise
+        if of_draft:
+            self.target = self.draft
         words = np.random.default_rng(hashing).integers(0, 1 << 64, VOCABULARY + 1, dtype=np.uint64)
         self._words: list[int] = words.tolist()
         self._start: int = self._words.pop()
@@ -43,7 +48,7 @@ class Model:
     def draft(self) -> Rows:
         """The target with frozen noise on its logits: a smaller model that mostly agrees."""
         noise = np.random.default_rng(self._draft_seed).standard_normal(self.target.shape)
-        return _softmax(self.logprobs + self._draft_noise * noise)
+        return _softmax(np.log(self.target) + self._draft_noise * noise)
 
     @functools.cached_property
     def logprobs(self) -> Rows:

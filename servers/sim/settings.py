@@ -1,6 +1,6 @@
 """What can be chosen of the embedded engine: its model, its cost model, its memory, its speculation."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -28,6 +28,9 @@ class Settings(BaseModel):
     )
     mean_reply_tokens: float = Field(
         default=40, ge=4, le=10_000, description="mean tokens of a reply that ends by itself"
+    )
+    serves: Literal["target", "draft"] = Field(
+        default="target", description="draft: the noisy copy that a speculative engine drafts from, served alone"
     )
     seed: int | None = Field(default=None, ge=0, description="seed of the sampling; fresh entropy when left out")
 
