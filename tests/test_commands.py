@@ -114,7 +114,9 @@ def test_compare_keeps_verdict_and_scores(compared: Path) -> None:
 
     assert verdict["outcome"] == "undecided"
     assert verdict["needs"]["tokens"] > 0
-    assert files == [f"{label}-team-{no}.npy" for label in ("candidate", "stock") for no in (0, 1)]
+    probes = ("fixed_text", "greedy", "logprobs", "repeat_audit", "repeat_prefix")
+    of_one = [*(f"{probe}-0" for probe in probes), "team-0", "team-1"]
+    assert files == [f"{label}-{name}.npy" for label in ("candidate", "stock") for name in of_one]
     assert np.load(compared / "scores" / files[0]).dtype == np.dtype(SCORE_DTYPE)
 
 
