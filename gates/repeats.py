@@ -25,7 +25,10 @@ Tree = dict[tuple[int, ...], Counter[int]]
 SIMULATED = 2000
 LEAST_VISITS = 16
 _COUNTED = 50  # simulated totals beyond the one seen: enough to count them instead of looking at their tail
-_LEAST_EFFECTIVE = 0.1  # of the simulated values, when they are weighted to lie about the one seen
+_LEAST_EFFECTIVE = 0.02  # of the simulated values, when they are weighted to lie about the one seen
+_SURE = 0.9
+"""Where one token is as likely as this, draws tell nothing of the model, and a few stray ones make a long tail."""
+
 
 Ints = npt.NDArray[np.int64]
 
@@ -66,7 +69,7 @@ class Draws:
 
 
 def draws(probed: Probed, laws: Mapping[Place, Rows], deeper: bool) -> Draws:
-    """At every place with LEAST_VISITS draws and a known law. deeper: only after the first token of a reply."""
+    """At every open place with LEAST_VISITS draws and a known law. deeper: only after the first token of a reply."""
     replies: dict[str, list[list[int]]] = {}
     for record in probed.records:
         if record.token_ids:
@@ -82,7 +85,8 @@ def draws(probed: Probed, laws: Mapping[Place, Rows], deeper: bool) -> Draws:
         return Draws([], np.zeros((0, 1), np.int64), np.zeros((0, 1)))
     block = cells(np.concatenate([laws[place] for place in places]))
     p = np.concatenate([block.p, block.other[:, None]], axis=1)
-    return Draws(places, _counted(block.ids, [seen[place] for place in places]), p / p.sum(axis=1, keepdims=True))
+    found = Draws(places, _counted(block.ids, [seen[place] for place in places]), p / p.sum(axis=1, keepdims=True))
+    return found.at(np.flatnonzero(found.p.max(axis=1) < _SURE).tolist())
 
 
 def laws(probes: Sequence[Probed]) -> dict[Place, Rows]:

@@ -84,13 +84,14 @@ def _terms(
     p_values = max(1, sum(module.P_VALUES for module in modules.values()))
     own = max(1, modules[name].SEQUENCES)
     outside, gap = alpha / (sequences * (1 + profiles)), alpha * gap_share(evidence) / own
-    look = evidence.looks
+    # What rests on probes is looked at once: they are sent when the timed passes have ended.
+    spent = 1 if checks.probes(name) else evidence.looks * (evidence.looks + 1)
     return Terms(
         required=required,
         pooled=Levels(reject=alpha * POOLED / 2 / sequences, gap=gap, outside=outside),
         profile=Levels(reject=alpha * STRATA / 2 / (sequences * profiles), gap=gap / profiles, outside=outside),
         # Looks may go on for ever: the terms sum to one.
-        p_value=alpha * P_VALUES / p_values / (look * (look + 1)),
+        p_value=alpha * P_VALUES / p_values / spent,
         equivalent=plan.level_equivalent,
         replies=plan.replies,
         profile_replies=plan.profile_replies,

@@ -42,13 +42,23 @@ def weights(rows: Rows) -> Floats:
 
 
 def chosen(parts: Sequence[Rows], count: int, lead: int) -> list[Start]:
-    """The best starts over all parts. lead 0: the prefix itself; else only where its last tokens are nearly sure."""
+    """The best starts over all parts. lead 0: the prefix itself; else only where its last tokens are nearly sure.
+
+    Of places that have one law to the last bit (a prompt asked again, a small model) the first: the others would show
+    the same error once more.
+    """
     if not any(len(part) for part in parts):
         return []
     rows = np.concatenate(parts)
     worth = weights(rows) * _reach(rows, lead)
-    best = np.argsort(-worth, kind="stable")[:count]
-    return [Start(int(rows["request"][i]), int(rows["position"][i]), lead) for i in best.tolist() if worth[i] > 0]
+    best = np.argsort(-worth, kind="stable")[: int((worth > 0).sum())]
+    found: dict[bytes, Start] = {}
+    for i in best.tolist():
+        if len(found) == count:
+            break
+        law = rows["ids"][i].tobytes() + rows["logprobs"][i].tobytes()
+        found.setdefault(law, Start(int(rows["request"][i]), int(rows["position"][i]), lead))
+    return list(found.values())
 
 
 def _reach(rows: Rows, lead: int) -> Floats:
