@@ -46,15 +46,18 @@ class Places:
         return len(self.agree)
 
     @property
-    def p_value(self) -> float:
-        """Of agreeing so often, however one looks; 1 where there is nothing."""
-        if not self.n:
-            return 1.0
+    def log_e(self) -> Floats:
+        """(n,) the log of the test martingale after each place."""
         shares = np.array(_COPIED)
         agreeing = shares + (1 - shares) * self.chance[:, None]
         ratios = np.where(self.agree[:, None] > 0, agreeing / self.chance[:, None], 1 - shares)
-        running = np.logaddexp.reduce(np.cumsum(np.log(ratios), axis=0), axis=1) - math.log(len(shares))
-        return math.exp(-max(0.0, float(running.max())))
+        running = np.logaddexp.reduce(np.cumsum(np.log(ratios), axis=0), axis=1)
+        return np.asarray(running - math.log(len(shares)), np.float64)
+
+    @property
+    def p_value(self) -> float:
+        """Of agreeing so often, however one looks; 1 where there is nothing."""
+        return math.exp(-max(0.0, float(self.log_e.max()))) if self.n else 1.0
 
     def p_against(self, stock: "Places") -> float:
         """Of exceeding stock's own excess so far, by the normal law of the difference of two mean residuals."""

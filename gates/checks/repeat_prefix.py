@@ -133,7 +133,8 @@ def _missing(evidence: Evidence, deeper: bool) -> str:
 def _says(outcome: Outcome, draws: Draws, found: Measured, deeper: bool, immaterial: bool) -> str:
     of = f"{draws.total:,} draws at {len(draws.places)} prefixes{'' if deeper else ' (prefill only)'}"
     if outcome == "different":
-        return f"{of} fall as a model makes them that errs a little, always in the same way, as by quantization"
+        says = f"{of} fall as a model makes them that errs a little, always in the same way, as by quantization"
+        return f"{says}; or they are not independent, which agreement would show"
     if outcome == "undecided":
         return f"{of} are too few to tell"
     lead = "measurably different from stock, wholly inside the margin: " if immaterial else ""
