@@ -122,10 +122,11 @@ def _says(outcome: Outcome, own: Estimate, kind: str) -> str:
 
 
 def _missing(evidence: Evidence) -> str:
+    """Either kind of text would do."""
     for arm in evidence.arms:
-        for probe, _ in _KINDS:
-            if (why := why_none(arm.label, arm.probed(probe), probe)) is not None:
-                return why
+        whys = [why_none(arm.label, arm.probed(probe), probe) for probe, _ in _KINDS]
+        if all(whys):
+            return str(whys[0])
         if not any(len(off) for probe, _ in _KINDS for off in differences(arm, probe)):
             return f"{arm.label} reports no log-probabilities of its own"
     return f"fewer than {_FEWEST * _RUN} tokens have log-probabilities of both"
