@@ -3,7 +3,8 @@
 q̂ is what it reports. Under q̂ the product of r(x)/q̂(x) over its tokens is a test martingale for every law r that is
 fixed before the token is seen: here the reference's p, and the named alternatives of q̂ itself (gates.alternatives),
 half of the weight each. A server that samples at temperature .9 and reports the model's own figures is found by the
-latter.
+latter. What stock's tokens show too (an engine may report after its sampling settings, or before) is no difference, so
+the candidate's must also be more like the alternative than stock's are.
 """
 
 import math
@@ -18,7 +19,7 @@ from gates.evidence import Arm, Evidence
 from gates.finding import Estimate, Finding
 from gates.probes import Probed, key, own_logprobs, why_none
 from gates.residuals import Floats, cells
-from gates.scored import LEAST_LOGPROB, Rows
+from gates.scored import LEAST_LOGPROB, Ints, Rows
 from loadgen.record import SCORE_DTYPE, SCORED_TOP_K, Probe, Record
 
 SEQUENCES = 0
@@ -27,10 +28,11 @@ PROBES: tuple[Probe, ...] = ("logprobs",)
 
 METHOD = "e-process on emitted tokens: the reference's law, and named alternatives, over the reported one"
 
+_NAMED = ("the reference's own law", *(one.says for one in ALTERNATIVES))
+_FEWEST = 50  # tokens of each server: fewer do not tell how they vary
+
 _KEPT = 0.1
 """Share of q̂ in the reference's term: the two are of different passes of one model, and no noisy token ends it."""
-
-_STOCK_OFF = math.log(100)
 
 
 class Settings(CheckSettings):
@@ -38,44 +40,80 @@ class Settings(CheckSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidenced:
-    """log_sup: the largest log E so far. likeliest: what the tokens look like. n: tokens."""
+class Reported:
+    """n tokens that were reported with log-probabilities. log_ratios: (n, 1 + J) of r over q̂ for each of _NAMED;
+    reply: (n,) whose they are, never falling."""
 
-    log_sup: float
-    likeliest: str
-    n: int
+    log_ratios: Floats
+    reply: Ints
+
+    @property
+    def n(self) -> int:
+        return len(self.log_ratios)
+
+    @property
+    def log_sup(self) -> float:
+        """The largest log E so far; 0 where there is nothing."""
+        if not self.n:
+            return 0.0
+        sums = np.cumsum(self.log_ratios, axis=0)
+        running = np.logaddexp(sums[:, 0], log_mean_exp(sums[:, 1:])) - math.log(2)
+        return max(0.0, float(running.max()))
+
+    @property
+    def p_value(self) -> float:
+        """Of tokens drawn from what is reported, however one looks (Ville 1939)."""
+        return math.exp(-self.log_sup)
+
+    @property
+    def likeliest(self) -> str:
+        return _NAMED[int(np.argmax(self.log_ratios.sum(axis=0)))]
+
+    def p_against(self, stock: "Reported") -> float:
+        """Of tokens so much more like an alternative than stock's are: the normal law of the difference of the means.
+
+        The alternative is the one that all tokens together are likest, each server's counting as much: chosen by the
+        candidate's alone it would flatter them.
+        """
+        from scipy.special import ndtr
+
+        which = int(np.argmax(self.log_ratios.mean(axis=0) + stock.log_ratios.mean(axis=0)))
+        (own, spread), (other, of_other) = self._mean(which), stock._mean(which)
+        error = math.hypot(spread, of_other)
+        return float(ndtr(-(own - other) / error)) if error > 0 else 1.0
+
+    def _mean(self, which: int) -> tuple[float, float]:
+        """With its standard error, by tokens or by whole replies, whichever is more: the tokens of one may be alike."""
+        values = self.log_ratios[:, which]
+        mean = float(values.mean())
+        of_replies = np.bincount(self.reply, weights=values - mean)
+        return mean, math.sqrt(max(float(((values - mean) ** 2).sum()), float((of_replies**2).sum()))) / self.n
 
 
 def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
-    own, stock = (evidenced(arm.probed("logprobs")) for arm in (evidence.candidate, evidence.stock))
-    if not own.n:
-        return without_data("honesty", terms, _missing(evidence.candidate))
-    rejects = own.log_sup >= -math.log(terms.p_value)
-    # Where stock's own are off too, it is how this engine reports (after its sampling settings, say).
-    shared = stock.log_sup >= _STOCK_OFF
-    return Checked(
-        [
-            Finding(
-                check="honesty",
-                required=terms.required,
-                outcome="undecided" if rejects and shared else "different" if rejects else "passed",
-                estimate=_estimate(own),
-                stock=_estimate(stock) if stock.n else None,
-                says=_says(own, rejects, shared),
-            )
-        ]
+    own, stock = (reported(arm.probed("logprobs")) for arm in (evidence.candidate, evidence.stock))
+    for arm, found in ((evidence.candidate, own), (evidence.stock, stock)):
+        if found.n < _FEWEST:
+            return without_data("honesty", terms, _missing(arm, found))
+    alone = own.p_value <= terms.p_value
+    rejects = alone and own.p_against(stock) <= terms.p_value
+    finding = Finding(
+        check="honesty",
+        required=terms.required,
+        outcome="different" if rejects else "passed",
+        estimate=_estimate(own),
+        stock=_estimate(stock),
+        says=_says(own, alone, rejects),
     )
+    return Checked([finding])
 
 
-def evidenced(probed: Probed) -> Evidenced:
-    """Over all replies with log-probabilities, in the order of sending."""
+def reported(probed: Probed) -> Reported:
+    """All replies with log-probabilities, in the order of sending."""
     parts = [part for record in probed.records if (part := _log_ratios(record, probed.rows(record))) is not None]
     if not parts:
-        return Evidenced(0.0, "", 0)
-    sums = np.cumsum(np.concatenate(parts), axis=0)
-    running = np.logaddexp(sums[:, 0], log_mean_exp(sums[:, 1:])) - math.log(2)
-    named = ["the reference's own law", *(one.says for one in ALTERNATIVES)]
-    return Evidenced(max(0.0, float(running.max())), named[int(np.argmax(sums[-1]))], len(sums))
+        return Reported(np.empty((0, len(_NAMED))), np.empty(0, np.int64))
+    return Reported(np.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts]))
 
 
 def _log_ratios(record: Record, rows: Rows) -> Floats | None:
@@ -121,12 +159,16 @@ def asked_alternatives(record: Record) -> int | None:
     return count if type(count) is int else None
 
 
-def _missing(arm: Arm) -> str:
+def _missing(arm: Arm, found: Reported) -> str:
     why = why_none(arm.label, arm.probed("logprobs"), "logprobs")
-    return why or f"{arm.label} reports no log-probabilities of its own"
+    if why is not None:
+        return why
+    if not found.n:
+        return f"{arm.label} reports no log-probabilities of its own"
+    return f"{arm.label} reports log-probabilities of {found.n} scored tokens, where {_FEWEST} are the fewest that tell"
 
 
-def _estimate(found: Evidenced) -> Estimate:
+def _estimate(found: Reported) -> Estimate:
     return Estimate(
         value=found.log_sup / math.log(10),
         low=None,
@@ -138,8 +180,8 @@ def _estimate(found: Evidenced) -> Estimate:
     )
 
 
-def _says(own: Evidenced, rejects: bool, shared: bool) -> str:
-    if not rejects:
+def _says(own: Reported, alone: bool, rejects: bool) -> str:
+    if not alone:
         return "tokens fall as the log-probabilities reported with them say"
     says = f"tokens do not fall as the log-probabilities reported with them say; they look like {own.likeliest}"
-    return f"{says}, and so do stock's: it is how the engine reports" if shared else says
+    return says if rejects else f"{says}, no more than stock's do: it may be how the engine reports"
