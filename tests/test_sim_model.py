@@ -96,3 +96,11 @@ def test_common_words_are_one_token() -> None:
     assert [as_text(token) for token in encode("a the there")] == ["a", " the", " there"]
     assert max(encode("é")) < VOCABULARY
     assert as_text(encode("é")[0]) == "�"
+
+
+def test_the_draft_may_be_served_alone(model: Model) -> None:
+    """Its rows are those that the speculating engine drafts from, and it reads contexts alike."""
+    alone = Model(seed=0, rows=4096, mean_reply_tokens=40, draft_noise=2.6, of_draft=True)
+    assert np.array_equal(alone.target, model.draft)
+    assert alone.rows([3, 1, 4, 1, 5]) == model.rows([3, 1, 4, 1, 5])
+    assert np.array_equal(np.exp(alone.logprobs), np.exp(np.log(model.draft)))

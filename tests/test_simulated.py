@@ -163,3 +163,20 @@ def test_a_planted_fault_is_found(tmp_path: Path, fault: str, check: str) -> Non
 
     assert verdict.outcome == "different"
     assert check in {finding.check for finding in verdict.findings if finding.outcome == "different"}
+
+
+def test_unverified_drafts_are_found_by_the_draft_as_oracle(tmp_path: Path) -> None:
+    """One draft in ten taken as it is: named, and measured, by a server of the draft's own tables."""
+    engines = {
+        "stock": Settings(seed=1, kv_cache_tokens=4096),
+        "candidate": Settings(seed=2, kv_cache_tokens=4096, speculative=4, fault="unverified-0.10"),
+    }
+    draft = {"draft": Settings(serves="draft", kv_cache_tokens=4096)}
+    simulated.compare(engines, Load((brief("team", requests=90),), 2, seed=3), tmp_path / "run", oracles=draft)
+    verdict = report.judged([Run.open(tmp_path / "run")], "strict").verdict
+    assert verdict is not None
+    found = next(one for one in verdict.findings if one.check == "oracle")
+
+    assert (verdict.outcome, found.outcome) == ("different", "different")
+    assert verdict.diagnosis == "looks like 10 % of tokens drawn by the model draft without verification"
+    assert found.estimate is not None and 0.04 < found.estimate.value < 0.14
