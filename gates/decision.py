@@ -70,6 +70,7 @@ class Decision:
     immaterial: bool
     needs: int | None  # further tokens
     beside: tuple["Measured", ...] = ()  # of the other statistics, as `measured` of the one that is judged
+    by_gap: bool = False  # by the difference to stock alone, as no law is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,51 @@ def decide(
         margin=margin,
         broken=broken,
         immaterial=rejected and outcome == "equivalent",
-        needs=None if broken or outcome != "undecided" else _needs(measured, margin, levels, replies),
+        needs=None
+        if broken or outcome != "undecided"
+        else _needs(measured, margin, levels, replies, against=measured.against_stock),
         beside=tuple(_measured(other, 1 - equivalent) for other in others),
     )
+
+
+def decide_by_gap(
+    judged: Statistic, others: Sequence[Statistic], levels: Levels, equivalent: float, replies: int
+) -> Decision:
+    """As `decide`, where no law holds for either server's tokens: by the difference on equal numbers of them alone.
+
+    It rejects at levels.reject: there is no first half whose level could be spent beside the gap's.
+    """
+    margin = judged.margin
+    measured = _by_gap(judged, 1 - equivalent)
+    enough = min(measured.own.replies, measured.stock.replies) >= replies
+    inside = enough and measured.interval.inside(margin)
+    outside = enough and _by_gap(judged, levels.outside).interval.outside(margin)
+    rejected = enough and any(_by_gap(one, levels.reject).interval.excludes_zero for one in (judged, *others))
+    outcome: Outcome = "undecided"
+    if not judged.bounded:
+        outcome = "different" if rejected else "passed"
+    elif inside:
+        outcome = "equivalent"
+    elif outside or rejected:
+        outcome = "different"
+    return Decision(
+        outcome=outcome,
+        measured=measured,
+        margin=margin,
+        broken=False,
+        immaterial=rejected and inside,
+        needs=_needs(measured, margin, levels, replies, against=True) if outcome == "undecided" else None,
+        beside=tuple(_by_gap(other, 1 - equivalent) for other in others),
+        by_gap=True,
+    )
+
+
+def _by_gap(judged: Statistic, alpha: float) -> Measured:
+    """Of equal numbers of tokens: the totals' own are of all, and only described."""
+    both = judged.totals.matched
+    assert both is not None, "a profile without tokens of both servers has no data, which was asked before"
+    at_stock = sequential.estimating(both[1], judged.margin, 1 - STOCK_LEVEL)
+    return Measured(*both, sequential.gap(*both, judged.margin, alpha), at_stock)
 
 
 def _measured(judged: Statistic, alpha: float) -> Measured:
@@ -145,10 +188,10 @@ def _rejects(statistic: Statistic, levels: Levels, suspicion: Suspicion) -> bool
     return both is not None and sequential.gap(*both, statistic.margin, levels.gap).excludes_zero
 
 
-def _needs(measured: Measured, margin: float, levels: Levels, replies: int) -> int | None:
+def _needs(measured: Measured, margin: float, levels: Levels, replies: int, against: bool) -> int | None:
     """Further tokens until the sequence is typically inside the margin, or the difference is typically found."""
     own, off = measured.own, abs(measured.interval.value)
-    variance = own.spread / own.n + (measured.stock.spread / measured.stock.n if measured.against_stock else 0)
+    variance = own.spread / own.n + (measured.stock.spread / measured.stock.n if against else 0)
     wanted = []
     if off < margin:
         wanted.append(sequential.TYPICAL * variance / (margin - off) ** 2)

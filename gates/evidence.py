@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from gates import oracles, sampling
 from gates.oracles import Told
 from gates.probes import NOTHING, Probed, Side, by_kind
-from gates.scored import Ints, Rows, Scored, join
+from gates.scored import Ints, Rows, Scored, join, join_by_text
 from loadgen.record import FailureKind, Probe, Record, Run, Telemetry
 
 Role = Literal["stock", "candidate"]
@@ -91,6 +92,7 @@ class Evidence:
     paired: bool  # one prompt_id is one prompt on both endpoints
     warnings: list[str]
     same_prompts: bool = True  # no prompt is known to have reached the two as different token ids
+    by_text: frozenset[str] = frozenset()  # profiles scored by both servers' re-tokenized text: no law holds for them
 
     @property
     def arms(self) -> tuple[Arm, Arm]:
@@ -122,6 +124,7 @@ class _Read:
     probes: dict[Side, Probed]
     scores: dict[Key, Rows]
     oracles: dict[str, dict[Key, Rows]]
+    texts: dict[Key, Rows]  # scores of re-tokenized replies; of no pass where both servers return token ids
     telemetry: list[Telemetry]
     complete: bool
 
@@ -134,6 +137,7 @@ def _read(run: Run) -> _Read:
         probes=by_kind(probes, scores),
         scores=scores,
         oracles={name: _scores(run, name) for name in run.oracles()},
+        texts={(label, profile, pass_no): rows for label, profile, pass_no, rows in run.scores(by_text=True)},
         telemetry=[line for line in run.telemetry() if line.kind != "sample"],
         complete=run.complete,
     )
@@ -158,9 +162,11 @@ def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bo
     reads = [_read(run) for run in runs]
     stock, of_stock = _arm("stock", labels["stock"], reads[0], runs[0])
     candidate, of_candidate = _arm("candidate", labels["candidate"], reads[-1], runs[-1])
-    ends = _end_ids(stock)
+    by_text = frozenset(profile for _, profile, _ in reads[0].texts)
+    ends = _end_ids(stock) if not by_text else frozenset()  # the end of a reply has no text
     stock, candidate = (dataclasses.replace(arm, eos=ends, oracles=names) for arm in (stock, candidate))
     warnings = of_stock + of_candidate + _silent(stock) + _silent(candidate)
+    warnings += [_BY_TEXT.format(name) for name in sorted(by_text)]
     ended = all(run.complete for run in runs)
     paired = candidate_run is None or _same_prompts(stock_run, candidate_run)
     if not paired:
@@ -175,10 +181,16 @@ def load(stock_run: Run, candidate_run: Run | None = None, *, between_passes: bo
         whole=ended or (between_passes and all(run.end is None for run in runs)),
         paired=paired,
         warnings=warnings,
+        by_text=by_text,
     )
     differing = _differing_prompts(evidence)
     return dataclasses.replace(evidence, warnings=warnings + differing, same_prompts=not differing)
 
+
+_BY_TEXT = (
+    "A server returned text alone in {}: both servers' replies were tokenized again by the reference, and are judged "
+    "by their difference alone. A fault that mostly shows in replies that do not come back the same is not seen."
+)
 
 _MOST_END_WITH = 0.9
 
@@ -282,11 +294,12 @@ def _arm(role: Role, label: str, read: _Read, run: Run) -> tuple[Arm, list[str]]
             cut.append(f"{profile} {pass_no}")
             continue
         replies, expected = zip(*found, strict=True)
-        scored = _scored(replies, expected, read.scores.get((label, profile, pass_no)))
+        key = (label, profile, pass_no)
+        scored = _scored(replies, expected, read, key)
         told = {
-            oracle: oracles.aligned(scored, _scored(replies, expected, scores[label, profile, pass_no]))
+            oracle: oracles.aligned(scored, _joined(replies, expected, scores[key]))
             for oracle, scores in read.oracles.items()
-            if (label, profile, pass_no) in scores
+            if key in scores
         }
         passes.append(
             Pass(
@@ -310,10 +323,20 @@ def _sampling(run: Run, profile: str, label: str) -> tuple[dict[str, Any], str]:
     return asked, run.asked.get("endpoints", {}).get(label, {}).get("dialect") or "vllm"
 
 
-def _scored(replies: Sequence[Reply], expected: Sequence[Ints | None], scores: Rows | None) -> Scored:
-    requests = np.array([reply.request for reply in replies], np.uint64)
-    received = [len(reply.chunk_ns) > 0 for reply in replies]
+def _scored(replies: Sequence[Reply], expected: Sequence[Ints | None], read: _Read, key: Key) -> Scored:
+    if any(profile == key[1] for _, profile, _ in read.texts):
+        return join_by_text(*_received(replies), read.texts.get(key))
+    return _joined(replies, expected, read.scores.get(key))
+
+
+def _joined(replies: Sequence[Reply], expected: Sequence[Ints | None], scores: Rows | None) -> Scored:
+    requests, received = _received(replies)
     return join(requests, list(expected), received, scores)
+
+
+def _received(replies: Sequence[Reply]) -> tuple[npt.NDArray[np.uint64], list[bool]]:
+    """(keys of their scores, whether anything came) of each reply."""
+    return np.array([reply.request for reply in replies], np.uint64), [len(reply.chunk_ns) > 0 for reply in replies]
 
 
 def _dropped(role: Role, passes: list[Pass]) -> list[str]:

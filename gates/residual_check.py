@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gates import sampling, tokens
 from gates.checks import Checked, Terms
-from gates.decision import STOCK_LEVEL, Arms, Decision, Statistic, Suspicion, decide, totals
+from gates.decision import STOCK_LEVEL, Arms, Decision, Statistic, Suspicion, decide, decide_by_gap, totals
 from gates.evidence import Arm, Evidence
 from gates.finding import Estimate, Finding
 from gates.scored import NO_FILE, NO_IDS
@@ -13,6 +13,7 @@ from gates.sequential import Interval, Sums
 
 METHOD = "martingale residual of emitted tokens under the reference, normal-mixture confidence sequence"
 METHOD_AGAINST_STOCK = METHOD + ", minus the stock server's own"
+METHOD_BY_TEXT = METHOD_AGAINST_STOCK + "; of both servers' re-tokenized text, on equal numbers of tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ def examine(question: Question, evidence: Evidence, terms: Terms) -> Checked:
             why = missing.get(profile or next(iter(missing), ""), "the run asks for no profile")
             findings.append(_without_data(question, profile, terms.required, why))
             continue
-        decision = _decided(question, [_only(arm, names) for arm in arms], profile, terms)
+        by_text = not evidence.by_text.isdisjoint(names)
+        decision = _decided(question, [_only(arm, names) for arm in arms], profile, terms, by_text)
         finding = _finding(question, profile, terms, decision)
         findings.append(finding.model_copy(update={"says": finding.says + _relative(evidence, names)}))
         if decision.needs is not None:
@@ -66,7 +68,7 @@ def _only(arms: Arms, names: Sequence[str]) -> Arms:
     return Arms({name: arms.candidate[name] for name in names}, {name: arms.stock[name] for name in names})
 
 
-def _decided(question: Question, arms: Sequence[Arms], profile: str | None, terms: Terms) -> Decision:
+def _decided(question: Question, arms: Sequence[Arms], profile: str | None, terms: Terms, by_text: bool) -> Decision:
     of_profile = profile is not None
     first, *others = (totals(one) for one in arms)
     margin = question.margin(first.own, of_profile)
@@ -77,14 +79,16 @@ def _decided(question: Question, arms: Sequence[Arms], profile: str | None, term
         tuned.append(Statistic(other, question.tuned_to.get(name, margin * scale)))
     levels = terms.profile if of_profile else terms.pooled
     replies = terms.profile_replies if of_profile else terms.replies
+    if by_text:
+        return decide_by_gap(tuned[0], tuned[1:], levels, terms.equivalent, replies)
     suspicion = Suspicion(profile in terms.suspects, terms.excused)
     return decide(tuned[0], tuned[1:], levels, terms.equivalent, replies, suspicion)
 
 
 def _finding(question: Question, profile: str | None, terms: Terms, decision: Decision) -> Finding:
     measured = decision.measured
-    against = measured.against_stock
-    method = METHOD_AGAINST_STOCK if against else METHOD
+    method = METHOD_AGAINST_STOCK if measured.against_stock else METHOD
+    method = METHOD_BY_TEXT if decision.by_gap else method
     scale, of_stock = question.scale(measured.own), question.scale(measured.stock)
     return Finding(
         check=question.check,
@@ -122,7 +126,9 @@ def _says(question: Question, decision: Decision, terms: Terms, profile: str | N
     replies = min(decision.measured.own.replies, decision.measured.stock.replies)
     if decision.outcome == "undecided" and replies < fewest:
         says += f"; {replies} replies say too little of how replies differ, {fewest} are asked for"
-    if decision.measured.against_stock:
+    if decision.by_gap:
+        says += "; by the text of both servers, which is weaker: against stock alone, and a part of the replies is lost"
+    elif decision.measured.against_stock:
         says += "; measured against stock, whose own replies are off zero"
     if decision.outcome == "equivalent" and profile is None:
         says += f"; a fault in fewer than one of {replies // 3} replies would not show"
@@ -150,7 +156,7 @@ def _without_data(question: Question, profile: str | None, required: bool, why: 
 
 
 def _missing(evidence: Evidence, profile: str) -> str | None:
-    if (why := sampled_otherwise(evidence, profile)) is not None:
+    if (why := _not_known(evidence, profile)) is not None:
         return why
     for arm in (evidence.candidate, evidence.stock):
         if not any(len(one.scored.rows) for one in arm.of(profile)):
@@ -159,6 +165,13 @@ def _missing(evidence: Evidence, profile: str) -> str | None:
 
 
 def sampled_otherwise(evidence: Evidence, profile: str) -> str | None:
+    """Why no law is known that the profile's tokens should come from; None where one is."""
+    if profile in evidence.by_text:
+        return f"a server returned text alone in {profile}, and this needs the token ids that were drawn"
+    return _not_known(evidence, profile)
+
+
+def _not_known(evidence: Evidence, profile: str) -> str | None:
     """Why the law that the profile samples from is not known from the reference's list; None where it is."""
     both = evidence.sampling(profile)
     for asked, dialect in both:

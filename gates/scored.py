@@ -1,5 +1,6 @@
 """Joins the reference's scores of one pass with the replies they belong to; says what was left out and why."""
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ NO_IDS = "no token ids came back"
 NO_FILE = "the pass was not scored"
 NO_SCORES = "the reference scored none of its tokens"
 IN_PART = "the reference scored only a part of its tokens"
+NOT_BACK = "their text is empty, cut off, or does not lead back to tokens that may be the ones drawn"
 OTHER_TOKENS = "the scores are of other tokens than the reply's"
 
 
@@ -50,6 +52,13 @@ def join(
     counts[mismatched] = np.maximum(counts[mismatched], 1 << 40)  # counted below, under their own reason
     dropped = _dropped(expected, received, counts, NO_SCORES)
     return Scored(rows, reply, dropped | ({OTHER_TOKENS: len(mismatched)} if len(mismatched) else {}))
+
+
+def join_by_text(requests: npt.NDArray[np.uint64], received: list[bool], scores: Rows | None) -> Scored:
+    """As `join`, of replies whose tokens were made from their text: which ids came back, if any, does not matter."""
+    found = join(requests, [None] * len(requests), received, scores)
+    dropped = {NOT_BACK if why == NO_IDS and scores is not None else why: n for why, n in found.dropped.items()}
+    return dataclasses.replace(found, dropped=dropped)
 
 
 def _usable(scores: Rows) -> npt.NDArray[np.bool_]:

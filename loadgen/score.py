@@ -136,7 +136,7 @@ async def prompt_scores(server: Opened, ids: list[int], first: int = 0) -> list[
     body = target.dialect.score_body(ids, target.model)
     if body is None:
         return f"dialect {target.dialect.NAME} has no way to ask for prompt log-probabilities"
-    answer = await _posted(server, body)
+    answer = await posted(server, body)
     try:
         content = orjson.loads(answer.content)
         if answer.status != 200:
@@ -165,10 +165,12 @@ def _unfit(ids: Sequence[int], scores: Sequence[Scored | None]) -> str | None:
     return None
 
 
-async def _posted(reference: Opened, body: dict[str, Any]) -> Answer:
+async def posted(reference: Opened, body: dict[str, Any], page: str | None = None) -> Answer:
+    """What the reference answers, on a page beside its API or (None) where it scores. Raises ReferenceDied."""
+    url = reference.target.method_url("scores") if page is None else reference.target.root_url(page)
     for last_try in (False, False, True):
         try:
-            return await side_post(reference, reference.target.method_url("scores"), body)
+            return await side_post(reference, url, body)
         except Unreachable as error:
             # A kept-alive connection that the server closed meanwhile is no death.
             if last_try:

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from gates.checks import Checked, CheckSettings, Terms
+from gates.checks import Checked, CheckSettings, Terms, without_data
 from gates.decision import Decision
 from gates.evidence import Evidence
 from gates.finding import Finding
@@ -13,6 +13,7 @@ SEQUENCES = 1
 P_VALUES = 0
 
 NO_END = "no token id is known to end a reply: few replies stopped by themselves, or the server's ids leave the end out"
+TEXT_HAS_NO_END = "a server returned text alone, and the end of a reply has no text"
 
 
 class Settings(CheckSettings):
@@ -26,10 +27,7 @@ class Settings(CheckSettings):
 
 def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
     if not evidence.stock.eos:
-        missing = Finding(
-            check="eos", required=terms.required, outcome="undecided", missing=NO_END, says=f"no data: {NO_END}"
-        )
-        return Checked([missing])
+        return without_data("eos", terms, TEXT_HAS_NO_END if evidence.by_text else NO_END)
 
     def margin(sums: Sums, of_profile: bool) -> float:
         return (3 if of_profile else 1) * settings.margin_ratio * sums.variance

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import orjson
 
+from loadgen import retokenized
 from loadgen.cli.progress import Progress
 from loadgen.cli.session import World, described, say_left_out
 from loadgen.discovery import open_endpoint
@@ -62,6 +63,7 @@ async def score_run(
         if passes:
             _same_reference(run, described(reference))
         done = await _score(run, reference, passes, world, progress)
+        await _score_texts(run, reference, world, progress)
         for oracle in beside:
             write_oracle(path, oracle.name, described(oracle.opened))
             done |= await _score(run, oracle.opened, unscored(run, oracle.name), world, progress, oracle.name)
@@ -99,6 +101,21 @@ def _same_oracle(run: Run, name: str, oracle: dict[str, object]) -> None:
             f"{run.path} holds scores of {before} under the name {name}; this oracle serves {oracle['model']}. "
             f"Give it another label in a TOML file, or remove {run.path / 'scores' / f'oracle-{name}'} to score anew."
         )
+
+
+async def _score_texts(run: Run, reference: Opened, world: World, progress: Progress) -> None:
+    """Passes in which a server of the run returned text alone, by the text of all its servers' replies."""
+    there = {(endpoint, profile, pass_no) for endpoint, profile, pass_no, _ in run.scores(by_text=True)}
+    passes: dict[Key, list[Record]] = defaultdict(list)
+    for record in run.records():
+        if record.phase == "timed":
+            passes[record.endpoint, record.profile, record.pass_no].append(record)
+    wanted = retokenized.affected(passes)
+    if not wanted.keys() <= there:
+        scored = await retokenized.score(reference, wanted, throttle() if world.throttled else None)
+        for key, one in scored.items():
+            write_scores(run.path, key, one.scores, by_text=True)
+            say_left_out(progress, f"{key[1]} pass {key[2] + 1} {key[0]}: by its text", one)
 
 
 def _same_reference(run: Run, reference: dict[str, object]) -> None:

@@ -117,6 +117,7 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
             write_oracle(session.out, oracle.name, described(oracle.opened))
         counts = {"passes": 0, "requests": 0, "failed": 0}
         probes = _gathering(session)
+        this_round: dict[tuple[str, str, int], list[Record]] = {}
         reason: Any = "failed"
         try:
             crew = await _crew(session, sides, world, writer, stack)
@@ -132,6 +133,10 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
                     scores = None
                     if reference is not None:
                         scores = await _score(reference, finished, writer, progress, world)
+                        this_round[finished.endpoint, finished.profile, finished.pass_no] = finished.records
+                        if finished.ends_round:
+                            await _score_texts(reference, this_round, writer, progress, world)
+                            this_round = {}
                     for oracle in oracles:
                         await _score(oracle, finished, writer, progress, world)
                     if probes is not None:
@@ -224,6 +229,21 @@ async def _score(
     scores = await _scores(server, title if name is None else f"{title} by {name}", finished.records, progress, world)
     writer.scores(finished.endpoint, finished.profile, finished.pass_no, scores, name)
     return scores
+
+
+async def _score_texts(
+    reference: Opened,
+    passes: Mapping[tuple[str, str, int], Sequence[Record]],
+    writer: RunWriter,
+    progress: Progress,
+    world: World,
+) -> None:
+    """Where a server returned text alone, all servers' replies of those passes once more, by their text."""
+    from loadgen import retokenized
+
+    for key, scored in (await retokenized.score(reference, passes, throttle() if world.throttled else None)).items():
+        writer.scores(*key, scored.scores, by_text=True)
+        say_left_out(progress, f"{key[1]} pass {key[2] + 1} {key[0]}: by its text", scored)
 
 
 async def _scores(

@@ -25,11 +25,12 @@ def compare(
     candidate_body: Mapping[str, Any] | None = None,
     probes: tuple[Probe, ...] = (),
     oracles: "Mapping[str, Settings] | None" = None,
+    candidate_dialect: str | None = None,
 ) -> None:
     """Drives engines["stock"] and engines["candidate"] as `loadgate compare` does, into the run directory `out`.
 
     candidate_body: fields added to every request to the candidate, such as {"temperature": 0.9}.
-    probes: what to send once the timed passes have ended.
+    probes: what to send once the timed passes have ended. candidate_dialect: "openai" gets text alone of it.
     oracles: name → an engine that scores too.
     """
     from servers.sim.app import app
@@ -41,20 +42,23 @@ def compare(
             return MemoryTransport(apps[endpoint.label], clock)
 
         world = World(clock=clock, timed=way, side=way, throttled=False)
-        session = _session(load, out, dict(candidate_body or {}), probes)
+        candidate = Endpoint(
+            url="http://127.0.0.1:2",
+            label="candidate",
+            dialect=candidate_dialect,
+            extra_body=dict(candidate_body or {}),
+        )
+        session = _session(load, out, candidate, probes)
         beside = tuple(Endpoint(url="http://127.0.0.1:3", label=name) for name in oracles or ())
         await conduct(replace(session, oracles=beside), world, Progress(quiet=True))
 
     virtual.run(main)
 
 
-def _session(load: Load, out: Path, candidate_body: dict[str, Any], probes: tuple[Probe, ...]) -> Session:
+def _session(load: Load, out: Path, candidate: Endpoint, probes: tuple[Probe, ...]) -> Session:
     return Session(
         command="compare",
-        endpoints=(
-            Endpoint(url="http://127.0.0.1:1", label="stock"),
-            Endpoint(url="http://127.0.0.1:2", label="candidate", extra_body=candidate_body),
-        ),
+        endpoints=(Endpoint(url="http://127.0.0.1:1", label="stock"), candidate),
         load=load,
         out=out,
         roles={"stock": "stock", "candidate": "candidate"},

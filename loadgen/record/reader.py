@@ -112,12 +112,18 @@ class Run:
             found[folder.name.removeprefix("oracle-")] = model if isinstance(model, str) else None
         return found
 
-    def scores(self, oracle: str | None = None) -> Iterator[tuple[str, str, int, "np.ndarray[Any, np.dtype[np.void]]"]]:
+    def scores(
+        self, oracle: str | None = None, by_text: bool = False
+    ) -> Iterator[tuple[str, str, int, "np.ndarray[Any, np.dtype[np.void]]"]]:
         """(endpoint, profile, pass number, structured array of SCORE_DTYPE) for every pass that the reference scored,
-        in scores/, or that an oracle did, in scores/oracle-NAME/ under the same names."""
+        in scores/, or that an oracle did, in scores/oracle-NAME/ under the same names.
+
+        by_text: the reference's of the replies' text, tokenized again, which a run has where a server returned text
+        alone, in scores/text/.
+        """
         import numpy as np
 
-        for file in sorted(scores_folder(self.path, oracle).glob("[!.]*.npy")):
+        for file in sorted(scores_folder(self.path, oracle, by_text).glob("[!.]*.npy")):
             match = self._score_name(file.name)
             try:
                 scores = np.load(file)
@@ -138,20 +144,14 @@ class Run:
     def files(self) -> list[Path]:
         """Everything that a verdict is made from, for its digests."""
         kept = [self.path / "run.json", self.path / "end.json", self.path / "telemetry.jsonl"]
-        return [
-            path
-            for path in [
-                *kept,
-                *sorted(self.path.glob("records*.jsonl")),
-                *sorted(self.path.glob("scores/[!.]*.npy")),
-                *sorted(self.path.glob("scores/oracle-*/[!.]*.npy")),
-            ]
-            if path.exists()
-        ]
+        kept += sorted(self.path.glob("records*.jsonl")) + sorted(self.path.glob("scores/**/[!.]*.npy"))
+        return [path for path in kept if path.exists()]
 
 
-def scores_folder(run: Path, oracle: str | None) -> Path:
-    """The reference's scores, or an oracle's."""
+def scores_folder(run: Path, oracle: str | None, by_text: bool = False) -> Path:
+    """The reference's scores, or an oracle's; by_text: those of re-tokenized replies."""
+    if by_text:
+        return run / "scores" / "text"
     return run / "scores" if oracle is None else run / "scores" / f"oracle-{oracle}"
 
 

@@ -110,10 +110,11 @@ class RunWriter:
         pass_no: int,
         scores: "np.ndarray[Any, np.dtype[np.void]]",
         oracle: str | None = None,
+        by_text: bool = False,
     ) -> None:
         """Stores one pass's scores (dtype SCORE_DTYPE) by the reference, or by an oracle of that name, renamed into
         place so that no half file is seen."""
-        write_scores(self.path, (endpoint, profile, pass_no), scores, oracle)
+        write_scores(self.path, (endpoint, profile, pass_no), scores, oracle, by_text)
 
     def end(self, reason: Reason, counts: dict[str, Any]) -> None:
         """Marks the end of driving. Without this file a run is incomplete and never EQUIVALENT."""
@@ -123,12 +124,17 @@ class RunWriter:
 
 
 def write_scores(
-    run: Path, key: tuple[str, str, int], scores: "np.ndarray[Any, np.dtype[np.void]]", oracle: str | None = None
+    run: Path,
+    key: tuple[str, str, int],
+    scores: "np.ndarray[Any, np.dtype[np.void]]",
+    oracle: str | None = None,
+    by_text: bool = False,
 ) -> None:
-    """key: (endpoint, profile, pass number)."""
+    """key: (endpoint, profile, pass number). by_text: of tokens that the reference's tokenizer made of the replies'
+    text."""
     import numpy as np
 
-    folder, name = scores_folder(run, oracle), "-".join(str(part) for part in key)
+    folder, name = scores_folder(run, oracle, by_text), "-".join(str(part) for part in key)
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f".{name}.partial"
     with partial.open("wb") as file:
