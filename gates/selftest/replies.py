@@ -166,7 +166,7 @@ def dishonest(terms: Terms, seed: int, count: int) -> Found:
 
 
 def _named_rightly(probed: Probed) -> bool:
-    says = honesty.evidenced(probed).likeliest
+    says = honesty.reported(probed).likeliest
     families = {one.says: one.family for one in alternatives.ALTERNATIVES}
     return "dishonest" in faults.FAMILIES.get(families.get(says, ""), ())
 
