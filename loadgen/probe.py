@@ -27,10 +27,10 @@ Score = Callable[[str, Sequence[Record]], Awaitable["Scores"]]
 
 @dataclass(frozen=True, slots=True)
 class Probing:
-    """Everything that probes are sent and kept by. sides: stock first."""
+    """Everything that probes are sent and kept by. sides: stock first. reference: None where none can score."""
 
     sides: Sequence[Opened]
-    reference: Opened
+    reference: Opened | None
     crew: Crew
     clock: Clock
     shown: ProgressDisplay
@@ -89,6 +89,8 @@ async def _driven(name: Probe, side: Opened, requests: list[Request], material: 
 
 async def _keep(name: Probe, side: Opened, records: list[Record], by: Probing) -> None:
     """One law stands for all draws at a prefix, so most of them are not scored."""
+    if by.reference is None:
+        return
     scored = repeat_prefix.to_score(records) if name == "repeat_prefix" else records
     label = side.endpoint.label
     by.keep(label, name, await by.score(f"probe {name} {label}: scoring", scored))
@@ -96,6 +98,8 @@ async def _keep(name: Probe, side: Opened, records: list[Record], by: Probing) -
 
 async def _fixed_texts(material: Material, by: Probing) -> None:
     """What each server itself says of the texts' tokens, by one tokenizer: the reference's."""
+    if by.reference is None:
+        return
     texts = [ids for text in fixed_text.TEXTS if len(ids := await token_ids(by.reference, text)) > 1]
     if not texts:
         by.shown.say(f"warning: no probe fixed_text: {by.reference.endpoint.label} has no /tokenize")

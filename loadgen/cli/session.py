@@ -143,7 +143,7 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
                         probes.add(finished, scores)
                     if finished.ends_round and await _enough(session, finished.pass_no + 1, progress):
                         break
-            if probes is not None and reference is not None:
+            if probes is not None:
                 await _probe(session, probes, _Ways(sides, reference, crew, writer), world, progress)
             reason = "done"
         except asyncio.CancelledError:
@@ -258,7 +258,7 @@ async def _scores(
 
 def _gathering(session: Session) -> "Gathering | None":
     """What keeps the probes' material; None where no probes are asked for."""
-    if not session.probes:
+    if not session.probes or not session.scored:  # without the records nothing can be made of them
         return None
     from loadgen.probe import Gathering
 
@@ -268,7 +268,7 @@ def _gathering(session: Session) -> "Gathering | None":
 @dataclass(frozen=True, slots=True)
 class _Ways:
     sides: Sequence[Opened]
-    reference: Opened
+    reference: Opened | None
     crew: Crew
     writer: RunWriter
 
@@ -277,6 +277,7 @@ async def _probe(session: Session, gathered: "Gathering", ways: _Ways, world: Wo
     from loadgen import probe
 
     async def score(title: str, records: Sequence[Record]) -> "Scores":
+        assert ways.reference is not None, "probes are scored by a reference that can"
         return await _scores(ways.reference, title, records, progress, world)
 
     def keep(label: str, name: Probe, scores: "Scores") -> None:

@@ -6,6 +6,7 @@ cells. λ is the ratio of the two without s and n. By entropy one would choose p
 hardly ever agree.
 """
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.prompts import Prompt
+from loadgen.record import Record
+from loadgen.seeds import derived
+
 Rows = np.ndarray[Any, np.dtype[np.void]]
 Floats = npt.NDArray[np.float64]
 
 LEAD = 2
 """Tokens before the prefix from which a reply of a speculating server starts: its first comes without drafts."""
+
+RANDOM = 120
+"""Prefixes where the reference has scored nothing to choose them by."""
 
 _SURE = 0.8  # of a start's replies reach its prefix
 
@@ -70,3 +78,17 @@ def _reach(rows: Rows, lead: int) -> Floats:
         total += np.where(follows, np.nan_to_num(before["logprob"].astype(np.float64), nan=-np.inf), -np.inf)
     reach = np.exp(total)
     return np.where(reach >= _SURE, reach, 0) if lead else reach
+
+
+def at_random(records: Sequence[Record], seed: int) -> list[Prompt | None]:
+    """RANDOM prefixes of replies, where nothing tells which would show most: a reply each, any place in it alike."""
+    rng = random.Random(derived(seed, "probe", "prefixes"))
+    known = [
+        (record.prompt_token_ids, record.token_ids)
+        for record in records
+        if record.prompt_token_ids is not None and record.token_ids
+    ]
+    return [
+        Prompt(token_ids=prompt + ids[: rng.randrange(len(ids))])
+        for prompt, ids in rng.sample(known, min(RANDOM, len(known)))
+    ]

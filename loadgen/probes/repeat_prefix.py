@@ -28,6 +28,7 @@ def requests(material: Material) -> list[Request]:
     lead = prefixes.LEAD if material.speculates else 0
     scored = [one.scores for one in material.seen if one.scores is not None]
     starts = [_prompt(material, start) for start in prefixes.chosen(scored, PREFIXES, lead)]
+    starts = starts or prefixes.at_random([record for one in material.seen for record in one.records], material.seed)
     found = [(f"prefix-{i}", prompt) for i, prompt in enumerate(starts) if prompt is not None]
     return [
         Request(
