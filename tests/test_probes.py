@@ -78,7 +78,7 @@ def test_the_best_prefixes_are_taken_each_law_once() -> None:
     assert prefixes.chosen([], 10, lead=0) == []
 
 
-def test_a_lead_is_two_nearly_sure_tokens_of_the_same_reply() -> None:
+def test_a_lead_is_of_nearly_sure_tokens_of_the_same_reply() -> None:
     """Not the first places of a reply, and not behind tokens that another reply would hardly draw."""
     laws = np.concatenate([EVEN, SURE, SURE, EVEN, THREE, THREE])
     parts = [rows(laws, request=5), rows(np.concatenate([EVEN, THREE]), request=6)]
@@ -100,12 +100,12 @@ def test_repeat_prefix_asks_for_one_token_each_in_rounds() -> None:
 
 
 def test_of_a_speculating_server_the_replies_start_before_the_prefix_and_go_beyond() -> None:
-    """Two tokens before, and two after: one-token replies never run the verification."""
+    """One token before, and two after: one-token replies never run the verification."""
     laws = np.concatenate([SURE, SURE, SURE, THREE])
     found = repeat_prefix.requests(material(seen(count=2, laws=laws), speculates=True))
 
-    assert {one.asked["max_tokens"] for one in found} == {5}
-    assert {tuple(one.prompt.token_ids or []) for one in found} == {(1, 7, 0)}
+    assert {one.asked["max_tokens"] for one in found} == {4}
+    assert {tuple(one.prompt.token_ids or []) for one in found} == {(1, 7, 0, 0)}
 
 
 def test_lanes_are_taken_in_turn_and_start_at_once() -> None:

@@ -21,8 +21,9 @@ from loadgen.seeds import derived
 Rows = np.ndarray[Any, np.dtype[np.void]]
 Floats = npt.NDArray[np.float64]
 
-LEAD = 2
-"""Tokens before the prefix from which a reply of a speculating server starts: its first comes without drafts."""
+LEAD = 1
+"""Tokens before the prefix from which a reply of a speculating server starts: its first comes without drafts. Another
+one would leave fewer prefixes to choose from, and fewer replies that reach them."""
 
 RANDOM = 120
 """Prefixes where the reference has scored nothing to choose them by."""
