@@ -9,7 +9,7 @@ from scipy.stats import binom, chisquare
 
 from gates import alternatives, eprocess, pit
 from gates.residuals import Cells
-from gates.selftest import faults, population, rates, streams, tables
+from gates.selftest import bounds, faults, population, rates, streams, tables
 from gates.selftest.population import Model
 from gates.selftest.world import World
 from loadgen import cli
@@ -186,11 +186,24 @@ def test_the_command_says_it_in_json(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_faults_that_no_token_shows_are_null() -> None:
-    """Every fault of the embedded engine is in the JSON: drawn, waiting for two replies to a prompt, or null."""
+    """Every fault of the embedded engine is in the JSON: measured, or null."""
     assert set(faults.NAMES) == set(servers_faults.NAMES)
-    absent = selftest._absent(None)
-    assert set(absent) | set(faults.LAWS) == set(servers_faults.NAMES)
-    assert {name for name, one in absent.items() if one is None} == {"dropped", "usage", "bundled"}
+    absent = selftest._absent()
+    assert absent == {"dropped": None, "usage": None, "bundled": None}
+    assert set(selftest._of_streams(None)) | set(absent) == set(servers_faults.NAMES)
+
+
+def test_a_broken_bound_is_said_and_ends_with_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """top_k 20 held to a median of one and a half tokens; to its own figure it holds."""
+    asked = ["selftest", "--fault", "top-k-20", "--streams", "20"]
+    assert cli._run(asked) == 0
+    assert "all 1 bounds hold" in capsys.readouterr().out
+    monkeypatch.setitem(bounds.BY_E_ALONE, "top-k-20", 1)
+    assert cli._run(asked) == 1
+    said = capsys.readouterr().out
+    assert "BROKEN" in said and "1 of 1 bounds are broken" in said
 
 
 def test_a_fault_without_a_stream_is_refused_with_the_way_to_it(capsys: pytest.CaptureFixture[str]) -> None:

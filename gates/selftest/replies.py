@@ -12,11 +12,11 @@ from gates.evidence import Arm, Evidence, Role
 from gates.finding import Outcome
 from gates.probes import Probed, key
 from gates.scored import Ints, Rows
-from gates.selftest import faults
+from gates.selftest import faults, population
 from gates.selftest.population import Laws
 from gates.selftest.rates import Found
 from gates.selftest.tables import K
-from gates.selftest.world import CONTEXTS, World
+from gates.selftest.world import CONTEXTS
 from loadgen.record import SCORE_DTYPE, Logprob, Probe, Record
 
 PAIRS, LONGEST = 32, 128
@@ -28,11 +28,26 @@ TOLD, OF_TOLD = 6, 300
 MOST_TOLD = 36
 
 
+@dataclass(frozen=True, slots=True)
+class Model:
+    """p: (CONTEXTS, tokens), by which stock samples and the reference scores; below: p summed up along its rows."""
+
+    p: Laws
+    below: Laws
+    rng: np.random.Generator
+
+    @staticmethod
+    def made(seed: int) -> "Model":
+        rng = np.random.default_rng(seed)
+        p = population.laws(CONTEXTS, rng)
+        return Model(p, np.cumsum(p, axis=1), rng)
+
+
 @dataclass(slots=True)
 class Kept:
     """One endpoint's probe as it comes: its records, and the reference's scores of them."""
 
-    world: World
+    p: Laws
     label: Role
     kind: Probe
     records: list[Record] = dataclasses.field(default_factory=list)
@@ -56,53 +71,50 @@ class Kept:
             logprobs=told,
         )
         self.records.append(record)
-        self.scores[key(record)] = _scored(self.world.scored, contexts, ids, key(record))
+        self.scores[key(record)] = _scored(self.p, contexts, ids, key(record))
 
     def first(self, replies: int) -> Probed:
         return Probed(tuple(self.records[:replies]), self.scores)
 
 
-def _scored(scored: Laws, contexts: Ints, ids: Ints, request: int) -> Rows:
-    law = scored[contexts]
-    order = np.argsort(-law, axis=1, kind="stable")[:, :K]
+def _scored(p: Laws, contexts: Ints, ids: Ints, request: int) -> Rows:
     rows = np.zeros(len(ids), SCORE_DTYPE)
     rows["request"], rows["position"], rows["token_id"] = request, np.arange(len(ids)), ids
-    rows["logprob"] = np.log(np.maximum(law[np.arange(len(ids)), ids], 1e-300))
-    rows["ids"], rows["logprobs"] = order, np.log(np.take_along_axis(law, order, axis=1))
+    rows["logprob"] = np.log(p[contexts, ids])
+    # p's columns fall: the likeliest are the first.
+    rows["ids"], rows["logprobs"] = np.arange(K), np.log(p[contexts, :K])
     return rows
 
 
-def drawn(law: Laws, contexts: Ints, rng: np.random.Generator) -> Ints:
-    """(n,) a token of each context, by inversion."""
-    below = np.cumsum(law[contexts], axis=1)
-    return np.asarray((below < rng.random((len(contexts), 1)) * below[:, -1:]).sum(axis=1), np.int64)
+def drawn(below: Laws, contexts: Ints, rng: np.random.Generator) -> Ints:
+    """(n,) a token of each context, by inversion. below: each law summed up along its row."""
+    return np.asarray((below[contexts] < rng.random((len(contexts), 1)) * below[contexts, -1:]).sum(axis=1), np.int64)
 
 
-def audited(world: World, label: Role, copied: bool, pairs: int = PAIRS) -> Kept:
+def audited(model: Model, label: Role, copied: bool, pairs: int) -> Kept:
     """Every prompt answered twice. copied: the second time by the same tokens, as a kept reply is, or one seed for
     all. Contexts are those of the first reply; where the second has left them its tokens are not looked at."""
-    kept = Kept(world, label, "repeat_audit")
+    kept = Kept(model.p, label, "repeat_audit")
     for prompt in range(pairs):
-        contexts = world.rng.integers(CONTEXTS, size=LONGEST)
-        first = drawn(world.model.p, contexts, world.rng)
-        second = first if copied else drawn(world.model.p, contexts, world.rng)
+        contexts = model.rng.integers(CONTEXTS, size=LONGEST)
+        first = drawn(model.below, contexts, model.rng)
+        second = first if copied else drawn(model.below, contexts, model.rng)
         kept.answer(prompt, contexts, first)
         kept.answer(prompt, contexts, second)
     return kept
 
 
-def told(world: World, label: Role, law: Laws, replies: int) -> Kept:
-    """Replies by a law, beside which the log-probabilities of the model itself are reported."""
-    kept = Kept(world, label, "logprobs")
+def told(model: Model, label: Role, below: Laws, replies: int) -> Kept:
+    """Replies by the law of these sums, beside which the log-probabilities of the model itself are reported."""
+    kept = Kept(model.p, label, "logprobs")
     for prompt in range(replies):
-        contexts = world.rng.integers(CONTEXTS, size=OF_TOLD)
-        ids = drawn(law, contexts, world.rng)
-        kept.answer(prompt, contexts, ids, _reported(np.log(world.model.p[contexts]), ids))
+        contexts = model.rng.integers(CONTEXTS, size=OF_TOLD)
+        ids = drawn(below, contexts, model.rng)
+        kept.answer(prompt, contexts, ids, _reported(np.log(model.p[contexts]), ids))
     return kept
 
 
 def _reported(logp: Laws, ids: Ints) -> list[Logprob]:
-    # p's columns fall already: the likeliest are the first.
     top = [[(token, None, value) for token, value in enumerate(row)] for row in logp[:, :K].tolist()]
     own = logp[np.arange(len(ids)), ids].tolist()
     return [
@@ -145,9 +157,9 @@ def until_different(candidate: Kept, stock: Kept, terms: Terms, step: int) -> in
 
 def copies(terms: Terms, seed: int, count: int) -> Found:
     """Until agreement finds that second replies are copies, prompt by prompt."""
-    world = World.made(8000 + seed)
+    model = Model.made(8000 + seed)
     tokens = [
-        until_different(audited(world, "candidate", True), audited(world, "stock", False), terms, 2)
+        until_different(audited(model, "candidate", True, PAIRS), audited(model, "stock", False, PAIRS), terms, 2)
         for _ in range(count)
     ]
     return Found(np.array(tokens), np.array(tokens) > 0)
@@ -155,11 +167,11 @@ def copies(terms: Terms, seed: int, count: int) -> Found:
 
 def dishonest(terms: Terms, seed: int, count: int) -> Found:
     """Until honesty finds it, in tokens with log-probabilities."""
-    world = World.made(9000 + seed)
-    law = world.faulty("dishonest")
+    model = Model.made(9000 + seed)
+    below = np.cumsum(faults.heated(model.p, faults.COLD), axis=1)
     tokens, right = [], []
     for _ in range(count):
-        candidate, stock = told(world, "candidate", law, MOST_TOLD), told(world, "stock", world.model.p, MOST_TOLD)
+        candidate, stock = told(model, "candidate", below, MOST_TOLD), told(model, "stock", model.below, MOST_TOLD)
         tokens.append(until_different(candidate, stock, terms, 2))
         right.append(tokens[-1] > 0 and _named_rightly(candidate.first(tokens[-1] // OF_TOLD)))
     return Found(np.array(tokens), np.array(right))
@@ -176,10 +188,10 @@ LEVELS = (0.05, 0.01, 0.001)
 
 def lossless(kind: Probe, terms: Terms, seed: int, count: int) -> list[int]:
     """Of so many whole probes of two equal servers, those called different at each of LEVELS."""
-    world = World.made(10_000 + seed)
+    model = Model.made(10_000 + seed)
     different = np.zeros(len(LEVELS), np.int64)
     for _ in range(count):
-        candidate, stock = (_whole(world, label, kind) for label in _LABELS)
+        candidate, stock = (_whole(model, label, kind) for label in _LABELS)
         for place, wrong in enumerate(_wrong(candidate, stock, terms)):
             different[place] += wrong
     return [int(one) for one in different]
@@ -188,10 +200,10 @@ def lossless(kind: Probe, terms: Terms, seed: int, count: int) -> list[int]:
 _LABELS: tuple[Role, Role] = ("candidate", "stock")
 
 
-def _whole(world: World, label: Role, kind: Probe) -> Probed:
+def _whole(model: Model, label: Role, kind: Probe) -> Probed:
     if kind == "repeat_audit":
-        return audited(world, label, False).first(2 * PAIRS)
-    return told(world, label, world.model.p, TOLD).first(TOLD)
+        return audited(model, label, False, PAIRS).first(2 * PAIRS)
+    return told(model, label, model.below, TOLD).first(TOLD)
 
 
 def _wrong(candidate: Probed, stock: Probed, terms: Terms) -> Iterator[bool]:
