@@ -1,17 +1,19 @@
-"""A tiny Qwen3 model with a tokenizer and a noisy copy as its draft, made in seconds: real engines without a download.
+"""A tiny Qwen3 model with a tokenizer and noisy copies of it, made in seconds: real engines without a download.
 
 Runs inside the engine's environment (torch and transformers come with vLLM) and imports nothing of this project:
 
-    $LOADGATE_VLLM_PYTHON servers/tiny.py OUT_DIR [--seed 0] [--noise 0.1]
+    $LOADGATE_VLLM_PYTHON servers/tiny.py OUT_DIR [--seed 0] [--noise 0.1] [--kl 0.03 --kl 0.01]
 
-writes OUT_DIR/target and OUT_DIR/draft. The same seed gives the same files (the tokenizer is trained on the running
-Python's standard library, so another Python release gives another vocabulary).
+writes OUT_DIR/target and OUT_DIR/draft, and for each --kl an OUT_DIR/kl-0.03: the target with a small frozen error, as
+quantization makes it, of that many nat a token. The same seed gives the same files (the tokenizer is trained on the
+running Python's standard library, so another Python release gives another vocabulary).
 """
 
 import argparse
 import ast
 import json
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -25,6 +27,7 @@ EOS, EOS_ID = "<|endoftext|>", 0
 HEAD_SCALE = 9.0
 REPLY_TOKENS = 40.0
 CORPUS_BYTES = 2_000_000
+KL_TOKENS = 64  # of each reply by which the size of an error is measured
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}"
@@ -147,6 +150,47 @@ def noisy(model: Qwen3ForCausalLM, noise: float, seed: int) -> Qwen3ForCausalLM:
     return to_grid(copy)
 
 
+@torch.inference_mode()
+def replies(model: Qwen3ForCausalLM, prompts: torch.Tensor, tokens: int, seed: int) -> torch.Tensor:
+    """(replies, prompt tokens + tokens) ids at temperature 1; a reply goes on after EOS, which `alive` leaves out."""
+    draw = torch.Generator().manual_seed(seed)
+    inputs, cache, ids = prompts, None, [prompts]
+    for _ in range(tokens):
+        step = model(input_ids=inputs, past_key_values=cache, use_cache=True)
+        inputs, cache = torch.multinomial(step.logits[:, -1].softmax(-1), 1, generator=draw), step.past_key_values
+        ids.append(inputs)
+    return torch.cat(ids, 1)
+
+
+def alive(ids: torch.Tensor, start: int) -> torch.Tensor:
+    """(replies, tokens) whether the reply had not ended before the token. start: of the reply in ids."""
+    before = ids[:, start:-1] != EOS_ID
+    return torch.cat([torch.ones(len(ids), 1, dtype=torch.bool), before.cumprod(1).bool()], 1)
+
+
+@torch.inference_mode()
+def laws(model: Qwen3ForCausalLM, ids: torch.Tensor, start: int) -> torch.Tensor:
+    """(tokens, VOCABULARY) log-probabilities before every token of the replies from `start` on, up to EOS."""
+    return model(input_ids=ids).logits[:, start - 1 : -1][alive(ids, start)].log_softmax(-1)
+
+
+def off_by(model: Qwen3ForCausalLM, kl: float, prompts: torch.Tensor, seed: int) -> tuple[Qwen3ForCausalLM, float]:
+    """A noisy copy of that mean KL(model ‖ copy), nat a token of the model's own replies, and the KL measured.
+
+    KL grows with the square of a small noise. The noise is rounded, so that a sum taken in another order on another
+    machine gives the same copy.
+    """
+    ids, start = replies(model, prompts, KL_TOKENS, seed), prompts.shape[1]
+    own, noise, measured = laws(model, ids, start), 0.02, 0.0
+    for _ in range(3):
+        copy = noisy(model, noise, seed)
+        measured = float((own.exp() * (own - laws(copy, ids, start))).sum(-1).mean())
+        if abs(measured / kl - 1) < 0.03:
+            break
+        noise = round(noise * (kl / measured) ** 0.5, 4)
+    return copy, measured
+
+
 def prompt_ids(tokens: PreTrainedTokenizerFast, texts: list[str], replies: int = 128, length: int = 64) -> torch.Tensor:
     """(replies, length) ids: pieces of the sources' docstrings, at even distances. Prose, as prompts are: replies to
     code would end sooner."""
@@ -161,18 +205,24 @@ def save(model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, folder: Path)
     tokens.save_pretrained(folder)
 
 
-def make(out: Path, seed: int, noise: float) -> dict[str, float]:
-    """Write out/target and out/draft; returns what was measured of the target."""
+def make(out: Path, seed: int, noise: float, kls: Sequence[float]) -> dict[str, float]:
+    """Write out/target, out/draft and for each of kls an out/kl-0.03; returns what was measured."""
     disable_progress_bar()
     texts = corpus()
     tokens = tokenizer(texts)
     model = target(seed)
-    reply_tokens = scale_eos(model, prompt_ids(tokens, texts), seed + 1)
+    prompts = prompt_ids(tokens, texts)
+    reply_tokens = scale_eos(model, prompts, seed + 1)
     model = to_grid(model)
-    draft = noisy(model, noise, seed + 2)
-    save(draft, tokens, out / "draft")
+    save(noisy(model, noise, seed + 2), tokens, out / "draft")
+    measured = {}
+    for kl in kls:
+        copy, found = off_by(model, kl, prompts, seed + 3)
+        save(copy, tokens, out / f"kl-{kl:g}")
+        measured[f"kl-{kl:g}"] = round(found, 5)
     save(model, tokens, out / "target")
-    return {"reply_tokens": round(reply_tokens, 2), "weights": sum(w.numel() for w in model.parameters())}
+    weights = sum(w.numel() for w in model.parameters())
+    return {"reply_tokens": round(reply_tokens, 2), "weights": weights, **measured}
 
 
 def main() -> None:
@@ -182,8 +232,11 @@ def main() -> None:
     parser.add_argument(
         "--noise", type=float, default=0.1, help="the draft's noise, in sds of each matrix (default 0.1)"
     )
+    parser.add_argument(
+        "--kl", type=float, action="append", default=[], help="also a copy off by this, nat a token (may be repeated)"
+    )
     asked = parser.parse_args()
-    print(json.dumps(make(asked.out, asked.seed, asked.noise)))  # noqa: T201
+    print(json.dumps(make(asked.out, asked.seed, asked.noise, asked.kl)))  # noqa: T201
 
 
 if __name__ == "__main__":

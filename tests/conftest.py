@@ -23,6 +23,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 for _number in (signal.SIGHUP, signal.SIGQUIT):
     signal.signal(_number, signal.SIG_DFL)
 
+OFF_BY = ("--kl", "0.03", "--kl", "0.01")
+
 SimServer = Callable[..., launch.Server]
 StartVllm = Callable[..., AbstractContextManager[launch.Server]]
 
@@ -56,21 +58,21 @@ def sim_server() -> Iterator[SimServer]:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds target/ and draft/, made by servers/tiny.py."""
+    """A folder that holds target/, draft/, kl-0.03/ and kl-0.01/, made by servers/tiny.py."""
     out = tmp_path_factory.mktemp("tiny")
-    make_tiny(out)
+    make_tiny(out, *OFF_BY)
     return out
 
 
 def make_tiny(out: Path, *options: str) -> str:
     """What servers/tiny.py printed."""
-    script = Path(__file__).parent.parent / "servers" / "tiny.py"
+    return with_torch(str(Path(__file__).parent.parent / "servers" / "tiny.py"), str(out), *options)
+
+
+def with_torch(*arguments: str) -> str:
+    """What the engine's own Python printed."""
     done = subprocess.run(
-        [os.environ[PYTHON_VARIABLE], str(script), str(out), *options],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        [os.environ[PYTHON_VARIABLE], *arguments], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conftest import make_tiny
+from conftest import OFF_BY, make_tiny, with_torch
 from loadgen.prompts import builtin
 from servers import launch
 
@@ -25,10 +25,11 @@ def post(url: str, **body: object) -> dict[str, Any]:
 
 def test_one_seed_one_model(tiny_model: Path, tmp_path: Path) -> None:
     """Weights and tokenizer are the same to the byte, so results on two machines can be laid side by side."""
-    printed = json.loads(make_tiny(tmp_path))
+    printed = json.loads(make_tiny(tmp_path, *OFF_BY))
     assert printed["reply_tokens"] == pytest.approx(40, abs=0.1)
+    assert printed["kl-0.03"] == pytest.approx(0.03, rel=0.03)
     for file in ("model.safetensors", "tokenizer.json", "config.json"):
-        for part in ("target", "draft"):
+        for part in ("target", "draft", "kl-0.03", "kl-0.01"):
             assert (tiny_model / part / file).read_bytes() == (tmp_path / part / file).read_bytes()
 
 
@@ -38,6 +39,28 @@ def test_draft_is_near_and_not_equal(tiny_model: Path) -> None:
     assert (target / "config.json").read_bytes() == (draft / "config.json").read_bytes()
     assert (target / "tokenizer.json").read_bytes() == (draft / "tokenizer.json").read_bytes()
     assert (target / "model.safetensors").read_bytes() != (draft / "model.safetensors").read_bytes()
+
+
+KL = """
+import sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+torch.manual_seed(1234)
+target, *copies = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in sys.argv[1:]]
+words = AutoTokenizer.from_pretrained(sys.argv[1])("Once upon a time there lived a miller by the river.")["input_ids"]
+ids = target.generate(torch.tensor([words] * 128), do_sample=True, max_new_tokens=48, top_k=0)
+with torch.inference_mode():
+    p, *others = [model(ids).logits[:, len(words) - 1 : -1].log_softmax(-1) for model in (target, *copies)]
+    ended = (ids[:, len(words) : -1] == 0).cumsum(1) > 0
+    counted = torch.cat([torch.ones(len(ids), 1), (~ended).float()], 1)
+    print(*[float(((p.exp() * (p - q)).sum(-1) * counted).sum() / counted.sum()) for q in others])
+"""
+
+
+def test_a_noisy_copy_is_off_by_what_was_asked_for(tiny_model: Path) -> None:
+    """Measured afresh: other prompts and draws, the files as an engine loads them, each reply to its end."""
+    folders = [str(tiny_model / part) for part in ("target", "kl-0.03", "kl-0.01")]
+    found = [float(one) for one in with_torch("-c", KL, *folders).split()]
+    assert found == [pytest.approx(0.03, rel=0.2), pytest.approx(0.01, rel=0.2)]
 
 
 def test_replies_mean_about_forty_tokens(vllm_server: launch.Server) -> None:
