@@ -47,12 +47,14 @@ class Gathering:
         self._stock, self._seed = stock, seed
         self._seen: dict[str, Seen] = {}
         self._chunks = self._tokens = 0
+        self._says_so = False
 
     def add(self, finished: Finished, scores: "Scores | None") -> None:
         if finished.endpoint != self._stock:
             for record in finished.records:
                 known = [count for count in record.chunk_tokens if count is not None]
                 self._chunks, self._tokens = self._chunks + len(known), self._tokens + sum(known)
+                self._says_so |= record.speculation is not None
         elif finished.profile not in self._seen:
             lanes = finished.lanes or OPEN_LOOP_LANES
             self._seen[finished.profile] = Seen(self._profiles[finished.profile], lanes, finished.records, scores)
@@ -60,7 +62,7 @@ class Gathering:
     @property
     def material(self) -> Material | None:
         """None where no pass has ended on stock."""
-        speculates = self._tokens > _MORE_THAN_ONE * self._chunks
+        speculates = self._says_so or self._tokens > _MORE_THAN_ONE * self._chunks
         return Material(tuple(self._seen.values()), speculates, self._seed) if self._seen else None
 
 

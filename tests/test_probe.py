@@ -4,6 +4,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from loadgen import virtual
 from loadgen.cli import judging, scoring, simulated
 from loadgen.cli.progress import Progress
 from loadgen.cli.session import World
-from loadgen.compare import Load
+from loadgen.compare import Finished, Load
+from loadgen.drive import Tally
 from loadgen.endpoint import Endpoint
 from loadgen.memory import MemoryTransport, Message
+from loadgen.probe import Gathering
 from loadgen.probes import NAMES, logprobs, repeat_prefix
 from loadgen.profile import load, overridden
 from loadgen.record import Run
@@ -377,3 +380,47 @@ def test_a_model_that_errs_a_little_is_found(tmp_path: Path, monkeypatch: pytest
 
     assert found.outcome == "different"
     assert found.estimate is not None and found.estimate.n == 1536
+
+
+def merged(line: bytes) -> bytes:
+    """The candidate's timed chunks two by two, as a client that is late finds them."""
+    found = orjson.loads(line)
+    if found.get("phase") != "timed" or found["endpoint"] != "candidate":
+        return line
+    counts = found["chunk_tokens"]
+    found["chunk_tokens"] = [sum(counts[i : i + 2]) for i in range(0, len(counts), 2)]
+    for name in ("chunk_ns", "chunk_ambiguous"):
+        found[name] = found[name][::2]
+    return orjson.dumps(found) + b"\n"
+
+
+def test_late_reads_do_not_make_a_server_one_that_speculates(tmp_path: Path) -> None:
+    """One-token draws that were sent count as before where the timed chunks hold two tokens, but no counter drafts."""
+    run, before = compared(tmp_path / "run")
+    path = run.path / "records.jsonl"
+    path.write_bytes(b"".join(merged(line) for line in path.read_bytes().splitlines(keepends=True)))
+    (found,) = of(judged(run.path), "repeat_prefix")
+
+    assert found.missing is None
+    assert "(prefill only)" in found.says
+    assert [found] == of(before, "repeat_prefix")
+
+
+@pytest.mark.parametrize(("chunk", "said", "expected"), [(1, None, False), (4, None, True), (1, {"drafts": 9}, True)])
+def test_what_shows_that_a_candidate_speculates(
+    speculating: tuple[Run, Verdict], chunk: int, said: dict[str, Any] | None, expected: bool
+) -> None:
+    """Chunks of several tokens, or the engine's own figures: where few drafts are accepted, chunks hold one."""
+    profile = load("team")
+    gathering = Gathering([profile], "stock", seed=1)
+    timed = [r for r in speculating[0].records() if r.phase == "timed"]
+    for label in ("stock", "candidate"):
+        records = [
+            replace(r, chunk_tokens=[chunk] * 5, speculation=said if label == "candidate" else None)
+            for r in timed
+            if r.endpoint == label
+        ]
+        gathering.add(Finished(label, "team", 0, 4, records, Tally()), None)
+
+    assert gathering.material is not None
+    assert gathering.material.speculates == expected

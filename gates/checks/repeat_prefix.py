@@ -22,7 +22,6 @@ METHOD_OF_STOCK = "Q over repeated draws at chosen prefixes; interval over the p
 
 _NOISE_AT = (0.005, 0.229)  # KL a token, and the sd of the logits' noise that makes it, in nat
 _FEWEST = 8  # places
-_PER_CHUNK = 1.05
 
 
 class Settings(CheckSettings):
@@ -45,12 +44,12 @@ class Measured:
 
 
 def check(evidence: Evidence, settings: Settings, terms: Terms) -> Checked:
-    deeper = speculates(evidence.candidate)
+    deeper = longer(evidence.candidate)
     probed = [arm.probed("repeat_prefix") for arm in evidence.arms]
     laws = repeats.laws(probed)
     stock, candidate = (repeats.draws(one, laws, deeper) for one in probed)
     pair = Pair.of(candidate, stock)
-    if len(pair.candidate.places) < _FEWEST:
+    if len(pair.candidate.places) < _FEWEST or (not deeper and speculates(evidence.candidate)):
         return without_data("repeat_prefix", terms, _missing(evidence, deeper))
     found = measured(pair, settings, terms.equivalent)
     return Checked([_finding(pair, found, deeper, terms)])
@@ -107,13 +106,17 @@ def _of_stock(stock: Draws, level: float) -> Estimate:
     return _estimate(value, float(stdtrit(m - 1, (1 + level) / 2)) * spread, stock, METHOD_OF_STOCK, level)
 
 
+def longer(arm: Arm) -> bool:
+    """Whether the probe's replies were to hold more than a first token, as those of a speculating server must.
+
+    That was settled as they were sent: chunks that a busy client finds merged make any server look like one.
+    """
+    return any(record.asked.get("max_tokens", 1) > 1 for record in arm.probed("repeat_prefix").records)
+
+
 def speculates(arm: Arm) -> bool:
-    """By the server's counters, or by its chunks of several tokens."""
-    if any(speed.acceptance(arm, one.profile) is not None for one in arm.passes):
-        return True
-    known = [reply.chunk_tokens for one in arm.passes for reply in one.replies if reply.chunk_tokens is not None]
-    chunks = sum(len(counts) for counts in known)
-    return bool(chunks) and sum(int(counts.sum()) for counts in known) > _PER_CHUNK * chunks
+    """By the server's counters."""
+    return any(speed.acceptance(arm, profile) is not None for profile in {one.profile for one in arm.passes})
 
 
 def _missing(evidence: Evidence, deeper: bool) -> str:
@@ -125,7 +128,7 @@ def _missing(evidence: Evidence, deeper: bool) -> str:
             return f"the probe repeat_prefix brought no token ids from {arm.label}"
     if not repeats.laws([arm.probed("repeat_prefix") for arm in evidence.arms]):
         return "the probe repeat_prefix is not scored: `loadgate score RUN --reference ENDPOINT`"
-    if deeper:
+    if not deeper and speculates(evidence.candidate):
         return "the candidate speculates, and single first tokens (prefill only) never run its verification"
     return f"fewer than {_FEWEST} prefixes were drawn at {repeats.LEAST_VISITS} times on both endpoints"
 
