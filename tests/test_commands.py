@@ -22,6 +22,10 @@ from loadgen.record import SCORE_DTYPE, Run
 from servers import launch
 
 QUICK = ["--requests", "8", "--max-tokens", "48"]
+BRIEF = ["--without", "repeat_prefix"]  # whose thousands of draws take longer than all the rest
+
+
+FAST = ["step_ms=2", "prefill_token_ms=0.002", "sequence_ms=0.02", "draft_ms=0.2"]
 
 
 class Said(NamedTuple):
@@ -32,7 +36,7 @@ class Said(NamedTuple):
 
 @pytest.fixture(scope="module")
 def stock() -> Iterator[str]:
-    with launch.start(launch.load_recipe("sim"), launch.parse_settings(launch.load_recipe("sim"), ["step_ms=2"])) as it:
+    with launch.start(launch.load_recipe("sim"), launch.parse_settings(launch.load_recipe("sim"), FAST)) as it:
         it.wait_healthy(60)
         yield it.url
 
@@ -40,7 +44,7 @@ def stock() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def speculative() -> Iterator[str]:
     recipe = launch.load_recipe("sim-spec")
-    with launch.start(recipe, launch.parse_settings(recipe, ["step_ms=2"])) as it:
+    with launch.start(recipe, launch.parse_settings(recipe, FAST)) as it:
         it.wait_healthy(60)
         yield it.url
 
@@ -100,7 +104,7 @@ def test_chat_is_driven_and_scored(loadgate: Any, stock: str, tmp_path: Path) ->
         'lanes = 4\nrequests = 8\nendpoint = "chat"\nmax_tokens = 48\n[prompts]\nsource = "builtin"\n'
         "[warmup]\nrequests = 2\n"
     )
-    said = loadgate("compare", stock, stock, "--profile", profile, "--passes", "1", "--out", tmp_path / "run")
+    said = loadgate("compare", stock, stock, "--profile", profile, "--passes", "1", *BRIEF, "--out", tmp_path / "run")
     scored = {label: len(rows) for label, _, _, rows in Run.open(tmp_path / "run").scores()}
 
     assert said.code == 3
@@ -304,7 +308,7 @@ def test_what_cannot_be_judged_is_undecided_with_the_reason(
     loadgate: Any, stock: str, tmp_path: Path, flags: list[str], reason: str
 ) -> None:
     """Speeds are measured all the same; the verdict is UNDECIDED (3) and says what is missing."""
-    args = ["--profile", "team", "--passes", "1", *QUICK, "--out", tmp_path / "run"]
+    args = ["--profile", "team", "--passes", "1", *QUICK, *BRIEF, "--out", tmp_path / "run"]
     said = loadgate("compare", stock, stock, *flags, *args)
 
     assert said.code == 3
@@ -390,7 +394,7 @@ def test_a_server_that_dies_is_said_and_what_was_measured_stays(loadgate: Any, s
     """The reference dies in mid-run: exit 4, one sentence, and the completed passes are judged and printed."""
     recipe = launch.load_recipe("sim")
     out = tmp_path / "run"
-    with launch.start(recipe, launch.parse_settings(recipe, ["step_ms=2"])) as reference:
+    with launch.start(recipe, launch.parse_settings(recipe, FAST)) as reference:
         reference.wait_healthy(60)
         args = ["--profile", "team", "--passes", "3", "--requests", "40", "--reference", reference.url]
         with _started("compare", stock, stock, *args, "--out", out) as process:
@@ -434,7 +438,8 @@ def test_a_reader_that_went_away_changes_no_outcome(stock: str, compared: Path, 
     """`| head`: the exit code is the verdict's all the same, and a run goes on without its progress."""
     args = ["judge", str(compared)]
     if stream == "stderr":
-        args = ["compare", stock, stock, "--profile", "team", "--passes", "1", *QUICK, "--out", str(tmp_path / "run")]
+        args = ["compare", stock, stock, "--profile", "team", "--passes", "1", *QUICK, *BRIEF]
+        args += ["--out", str(tmp_path / "run")]
     pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     reading, writing = os.pipe()
     os.close(reading)
@@ -462,7 +467,18 @@ def test_until_decided_stops_with_the_verdict(stock: str, loadgate: Any, tmp_pat
     out = tmp_path / "run"
     body = ["--candidate-extra-body", '{"temperature": 0.7}']
     said = loadgate(
-        "compare", stock, stock, "--profile", "team", "--requests", "64", "--until-decided", *body, "--out", out
+        "compare",
+        stock,
+        stock,
+        "--profile",
+        "team",
+        "--requests",
+        "64",
+        "--until-decided",
+        *body,
+        *BRIEF,
+        "--out",
+        out,
     )
     end = json.loads((out / "end.json").read_bytes())
 
@@ -477,7 +493,7 @@ def test_until_decided_ends_with_its_budget(stock: str, loadgate: Any, tmp_path:
     """Two passes at most, of too few tokens: UNDECIDED, after both."""
     out = tmp_path / "run"
     said = loadgate(
-        "compare", stock, stock, "--profile", "team", *QUICK, "--until-decided", "--passes", "2", "--out", out
+        "compare", stock, stock, "--profile", "team", *QUICK, *BRIEF, "--until-decided", "--passes", "2", "--out", out
     )
 
     assert (said.code, "decided after" in said.err) == (3, False)
