@@ -33,6 +33,8 @@ class Probed:
 
 NOTHING = Probed((), {})
 
+_NOT_DRAWN: tuple[Probe, ...] = ("fixed_text", "greedy")
+
 
 def key(record: Record) -> int:
     return int(record.id[:16], 16)
@@ -72,10 +74,15 @@ def own_logprobs(record: Record) -> Floats | None:
     return np.array([np.nan if one.logprob is None else one.logprob for one in told], np.float64)
 
 
+def not_sent(arm_label: str, kind: Probe) -> str:
+    where = "the plan asks for it" + ("" if kind in _NOT_DRAWN else " and a profile samples")
+    return f"no probe {kind} of {arm_label}: `loadgate compare` sends it where {where}"
+
+
 def why_none(arm_label: str, probed: Probed, kind: Probe) -> str | None:
     """What is missing of a probe's data; None where replies came and were scored."""
     if not probed.records:
-        return f"no probe {kind} of {arm_label}: `loadgate compare` sends it where the plan asks for it"
+        return not_sent(arm_label, kind)
     if not any(record.token_ids for record in probed.records):
         return f"the probe {kind} brought no token ids from {arm_label}"
     if not any(len(probed.rows(record)) for record in probed.records):

@@ -72,6 +72,9 @@ async def drive(names: Sequence[Probe], material: Material, by: Probing) -> None
         if name == "fixed_text":
             await _fixed_texts(material, by)
             continue
+        if name in probes.SAMPLED and not material.samples:
+            by.shown.say(f"no probe {name}: it samples, and every profile is greedy")
+            continue
         requests = probes.load(name).requests(material)
         if not requests:
             by.shown.say(f"warning: no probe {name}: the timed passes left nothing to make it of")

@@ -24,7 +24,7 @@ from loadgen.endpoint import Endpoint
 from loadgen.memory import MemoryTransport, Message
 from loadgen.probe import Gathering
 from loadgen.probes import NAMES, logprobs, repeat_prefix
-from loadgen.profile import load, overridden
+from loadgen.profile import Sampling, load, overridden
 from loadgen.record import Run
 from loadgen.score import ReferenceDied
 from loadgen.telemetry import Clock
@@ -45,9 +45,12 @@ def few_draws() -> Iterator[None]:
         yield
 
 
-def compared(out: Path, candidate: dict[str, Any] | None = None, requests: int = 16) -> tuple[Run, Verdict]:
+def compared(
+    out: Path, candidate: dict[str, Any] | None = None, requests: int = 16, temperature: float = 1.0
+) -> tuple[Run, Verdict]:
     team = overridden(load("team"), {"requests": requests})
-    team = team.model_copy(update={"prompts": team.prompts.model_copy(update={"max_words": 20})})
+    short = team.prompts.model_copy(update={"max_words": 20})
+    team = team.model_copy(update={"prompts": short, "sampling": Sampling(temperature=temperature)})
     engines = {
         "stock": Settings(seed=1, rows=512),
         "candidate": Settings.model_validate({"seed": 2, "rows": 512, **(candidate or {})}),
@@ -286,7 +289,18 @@ def test_without_any_token_ids_there_are_no_probes(tmp_path: Path, monkeypatch: 
 
     assert {r.probe for r in run.records() if r.phase == "probe"} == {"fixed_text"}
     assert missing(verdict)["repeat_prefix"] == (
-        "no probe repeat_prefix of stock: `loadgate compare` sends it where the plan asks for it"
+        "no probe repeat_prefix of stock: `loadgate compare` sends it where the plan asks for it and a profile samples"
+    )
+
+
+def test_a_greedy_profile_is_judged_by_no_draws(tmp_path: Path) -> None:
+    """A server that errs only where it samples is not called different by a load that never does."""
+    run, verdict = compared(tmp_path / "run", {"fault": "top-k-20"}, temperature=0.0)
+
+    assert {r.probe for r in run.records() if r.phase == "probe"} == {"fixed_text", "greedy"}
+    assert [one for one in verdict.findings if one.outcome == "different"] == []
+    assert missing(verdict)["repeat_prefix"] == (
+        "no probe repeat_prefix of stock: `loadgate compare` sends it where the plan asks for it and a profile samples"
     )
 
 

@@ -10,6 +10,7 @@ from gates import repeats, speed
 from gates.checks import Checked, CheckSettings, Terms, without_data
 from gates.evidence import Arm, Evidence
 from gates.finding import Estimate, Finding, Outcome
+from gates.probes import not_sent
 from gates.repeats import Draws, Pair
 from loadgen.record import Probe
 
@@ -123,7 +124,7 @@ def _missing(evidence: Evidence, deeper: bool) -> str:
     for arm in evidence.arms:
         probed = arm.probed("repeat_prefix")
         if not probed.records:
-            return f"no probe repeat_prefix of {arm.label}: `loadgate compare` sends it where the plan asks for it"
+            return not_sent(arm.label, "repeat_prefix")
         if not any(record.token_ids for record in probed.records):
             return f"the probe repeat_prefix brought no token ids from {arm.label}"
     if not repeats.laws([arm.probed("repeat_prefix") for arm in evidence.arms]):

@@ -18,6 +18,7 @@ from gates.checks import Checked, CheckSettings, Terms, without_data
 from gates.checks.greedy import agreement
 from gates.evidence import Arm, Evidence
 from gates.finding import Estimate, Finding
+from gates.probes import not_sent
 from gates.repeats import LEAST_VISITS, SIMULATED, Place
 from gates.residuals import Floats
 from loadgen.record import Probe
@@ -153,7 +154,7 @@ def _missing(evidence: Evidence) -> str:
     for arm in evidence.arms:
         records = arm.probed("repeat_prefix").records
         if not records:
-            return f"no probe repeat_prefix of {arm.label}: `loadgate compare` sends it where the plan asks for it"
+            return not_sent(arm.label, "repeat_prefix")
         if not any(record.token_ids for record in records):
             return f"the probe repeat_prefix brought no token ids from {arm.label}"
     return f"fewer than {_FEWEST} prefixes were drawn at {LEAST_VISITS} times on both endpoints"

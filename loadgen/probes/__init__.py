@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 NAMES: tuple[Probe, ...] = get_args(Probe)
 
+SAMPLED: tuple[Probe, ...] = ("repeat_prefix", "logprobs", "repeat_audit")
+
 OPEN_LOOP_LANES = 8
 _FEW_LANES = 4  # a lone lane shows nothing of what happens under load
 
@@ -48,6 +50,11 @@ class Material:
     def shape(self) -> Seen:
         """The profile that the probes are driven like: the first with some lanes, else the first."""
         return next((one for one in self.seen if one.lanes >= _FEW_LANES), self.seen[0])
+
+    @property
+    def samples(self) -> bool:
+        """Whether any profile draws. Where none does, a server is not judged by draws that nobody will ask it for."""
+        return any(one.profile.sampling.temperature > 0 for one in self.seen)
 
 
 class Module(Protocol):
