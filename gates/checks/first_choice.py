@@ -37,7 +37,7 @@ def _weighted(measured: Measured) -> str:
     if variance == 0:
         return "no position leaves a choice"
     value, low, high = (100 * bound / variance for bound in (interval.value, interval.low, interval.high))
-    return f"like {value:+.1f} % of tokens decoded greedily ({low:+.1f} … {high:+.1f})"
+    return f"like {value:+.1f} % of tokens decoded greedily ({low:+.1f} … {high:+.1f})".replace("-", "−")
 
 
 def _plain(decision: Decision) -> str:
