@@ -52,6 +52,7 @@ def test_every_check_names_its_settings_and_what_it_spends() -> None:
         "pit",
         "repeat_prefix",
         "tail",
+        "two_sample",
     ]
     for name in checks.names():
         module = checks.load(name)
