@@ -131,7 +131,9 @@ def test_first_choice_says_how_much_greedy_decoding_it_is_like(tmp_path: Path) -
     rows = np.concatenate([one.scored.rows for one in made(tmp_path / "again", FAST).candidate.passes])
     mass = np.exp(rows["logprobs"][:, 0].astype(float))
     value = (((rows["token_id"] == 0) - mass) / mass).sum() / ((1 - mass) / mass).sum()
-    figures = [[float(part) for part in re.findall(r"[+-]\d+\.\d", said)] for said in (mixed, lossless)]
+    figures = [
+        [float(part.replace("−", "-")) for part in re.findall(r"[+−]\d+\.\d", said)] for said in (mixed, lossless)
+    ]
     assert figures[0][0] == pytest.approx(10, abs=3) and figures[0][1] > 0
     assert figures[1][0] == pytest.approx(100 * value, abs=0.06)
     assert figures[1][1] < 0 < figures[1][2]
