@@ -47,7 +47,8 @@ def _named() -> Iterator[Alternative]:
         for kept in KEPT_BY_THRESHOLDS:
             yield Alternative("threshold", value, says, kept)
     for value in (1e-4, 1e-3, 1e-2):
-        yield Alternative("junk", value, f"about {100 * value:g} % of arbitrary tokens")
+        says = f"about {100 * value:g} % of arbitrary tokens{' or more' if value == 1e-2 else ''}"
+        yield Alternative("junk", value, says)
 
 
 ALTERNATIVES = tuple(_named())

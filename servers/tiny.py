@@ -208,6 +208,8 @@ def save(model: Qwen3ForCausalLM, tokens: PreTrainedTokenizerFast, folder: Path)
 def make(out: Path, seed: int, noise: float, kls: Sequence[float]) -> dict[str, float]:
     """Write out/target, out/draft and for each of kls an out/kl-0.03; returns what was measured."""
     disable_progress_bar()
+    # Sums are then taken in one order on any machine; and threads that wait for each other stand still on a busy one.
+    torch.set_num_threads(1)
     texts = corpus()
     tokens = tokenizer(texts)
     model = target(seed)

@@ -45,6 +45,7 @@ KL = """
 import sys, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 torch.manual_seed(1234)
+torch.set_num_threads(1)
 target, *copies = [AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32) for folder in sys.argv[1:]]
 words = AutoTokenizer.from_pretrained(sys.argv[1])("Once upon a time there lived a miller by the river.")["input_ids"]
 ids = target.generate(torch.tensor([words] * 128), do_sample=True, max_new_tokens=48, top_k=0)
