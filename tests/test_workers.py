@@ -118,7 +118,7 @@ def test_a_comparison_is_scored_from_its_workers_records(engine: str, tmp_path: 
     """What workers received is what the reference scores."""
     (tmp_path / "load.toml").write_text(CLOSED)
     args = ["--profile", tmp_path / "load.toml", "--passes", "1", "--workers", "2", "--out", tmp_path / "run"]
-    code, _, err = done("compare", engine, engine, *args)
+    code, _, err = done("compare", engine, engine, "--plan", "demo", *args)  # which sends no probes
     received = sum(len(record.token_ids or ()) for record in timed(tmp_path / "run"))
 
     assert code == 3, err
