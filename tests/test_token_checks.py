@@ -122,7 +122,7 @@ def test_pit_passes_what_falls_as_stock_does() -> None:
     """Both servers at temperature .8: neither falls evenly, which says something of the reference alone."""
     found = pooled("pit", compared(HOT, HOT, replies=1000))
     assert found.outcome == "passed"
-    assert "and stock's own neither" in found.says
+    assert "nor surely otherwise than stock's own" in found.says
 
 
 def test_pit_does_not_depend_on_when_it_is_judged() -> None:

@@ -47,9 +47,8 @@ def _says(own: Uniformity, stock: Uniformity, level: float) -> str:
     if chance <= level:
         return f"tokens do not fall evenly over the reference's distributions, nor as stock's own do (p = {chance:.1g})"
     if own.p_value <= level:
-        return (
-            f"tokens do not fall evenly over the reference's distributions, and stock's own neither (p = {chance:.2g})"
-        )
+        says = "tokens do not fall evenly over the reference's distributions, nor surely otherwise than stock's own"
+        return f"{says} (p = {chance:.1g})"
     return f"tokens fall as evenly over the reference's distributions as they should (p = {own.p_value:.2g})"
 
 
