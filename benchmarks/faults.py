@@ -2,9 +2,10 @@
 
     python benchmarks/faults.py [--fault NAME …] [--seeds 1] [--tokens 60000] [--workers 2] [--http]
 
-Stock is `sim`, the candidate `sim-spec` with the fault. Each comparison drives profile team in three passes, then the
-probes. Prints the outcome, the scored tokens, the diagnosis, and the checks that say different; where none does, what
-the verdict warns of. Without --http the engines' clock is simulated, and nobody waits.
+Stock is `sim`, the candidate `sim-spec` with the fault. Each comparison drives profile team, 10,000 tokens a pass,
+until the verdict is in or --tokens are sent, then the probes. Prints the outcome, the scored tokens, the diagnosis, and
+the checks that say different; where none does, what the verdict warns of. Without --http the engines' clock is
+simulated, and nobody waits.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from loadgen.cli.planted import MEAN_REPLY, PASSES, Compared, compared, summed_up
+from loadgen.cli.planted import MEAN_REPLY, Compared, compared, passes_of, summed_up
 from loadgen.record import Run
 from servers.sim.faults import NAMES
 
@@ -32,11 +33,12 @@ def over_http(fault: str | None, seed: int, tokens: int) -> Compared:
     # Steps of a third of the usual time, so that a table takes an hour and not three.
     engine = "seed={},kv_cache_tokens=8192,step_ms=3,draft_ms=0.3,sequence_ms=0.03,prefill_token_ms=0.002"
     planted = f"recipe:sim-spec,{engine.format(2 * seed + 1)}" + (f",fault={fault}" if fault else "")
-    size = ["--requests", str(max(16, tokens // (MEAN_REPLY * PASSES))), "--passes", str(PASSES), "--seed", str(seed)]
+    passes = passes_of(tokens)
+    size = ["--requests", str(max(16, tokens // (MEAN_REPLY * passes))), "--passes", str(passes), "--seed", str(seed)]
     with tempfile.TemporaryDirectory() as folder:
         out, loadgate = Path(folder) / "run", str(Path(sys.executable).with_name("loadgate"))
         servers = [f"recipe:sim,{engine.format(2 * seed)}", planted]
-        command = [loadgate, "compare", *servers, "--profile", "team", *size, "--plan", "strict", "--out", str(out)]
+        command = [loadgate, "compare", *servers, "--profile", "team", *size, "--until-decided", "--out", str(out)]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if not (out / "verdict.json").exists():
             sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")

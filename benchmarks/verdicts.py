@@ -42,7 +42,7 @@ def compared(case: str, seed: int) -> tuple[str, int, float]:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        simulated.compare(engines, Load((team,), PASSES, seed), out, body)
+        simulated.compare(engines, Load((team,), PASSES, seed), out, {"extra_body": body or {}})
         verdict = report.judged([Run.open(out)], "strict").verdict
         assert verdict is not None
         tokens = sum(len(rows) for label, _, _, rows in Run.open(out).scores() if label == "candidate")

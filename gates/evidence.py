@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gates import oracles, sampling
 from gates.oracles import Told
 from gates.probes import NOTHING, Probed, Side, by_kind
-from gates.scored import Ints, Rows, Scored, join, join_by_text
+from gates.scored import IN_PART, NO_SCORES, Ints, Rows, Scored, join, join_by_text
 from loadgen.record import FailureKind, Probe, Record, Run, Telemetry
 
 Role = Literal["stock", "candidate"]
@@ -204,7 +204,8 @@ def _end_ids(stock: Arm) -> frozenset[int]:
     inside: set[int] = set()
     for one in stock.passes:
         ids, reply = one.scored.rows["token_id"], one.scored.reply
-        is_last = np.append(reply[1:] != reply[:-1], True) if len(reply) else np.empty(0, np.bool_)
+        lengths = np.array([-1 if found.tokens is None else found.tokens for found in one.replies], np.int64)
+        is_last = one.scored.rows["position"] + 1 >= lengths[reply]  # not the last row, where a part alone is scored
         stopped = np.array([found.stopped for found in one.replies], np.bool_)
         ends = is_last & stopped[reply]
         last.update(ids[ends].tolist())
@@ -314,7 +315,7 @@ def _arm(role: Role, label: str, read: _Read, run: Run) -> tuple[Arm, list[str]]
             )
         )
     warnings = [f"{role}: passes that did not end are left out: {', '.join(cut)}."] if cut else []
-    return Arm(role, label, passes, telemetry, probes=read.probes), warnings + _dropped(role, passes)
+    return Arm(role, label, passes, telemetry, probes=read.probes), warnings + _dropped(role, passes, run.scored_share)
 
 
 def _sampling(run: Run, profile: str, label: str) -> tuple[dict[str, Any], str]:
@@ -339,12 +340,15 @@ def _received(replies: Sequence[Reply]) -> tuple[npt.NDArray[np.uint64], list[bo
     return np.array([reply.request for reply in replies], np.uint64), [len(reply.chunk_ns) > 0 for reply in replies]
 
 
-def _dropped(role: Role, passes: list[Pass]) -> list[str]:
+def _dropped(role: Role, passes: list[Pass], share: float) -> list[str]:
     total: Counter[str] = Counter()
     for one in passes:
         total.update(one.scored.dropped)
     replies = sum(len(one.replies) for one in passes)
-    return [
+    if share < 1:  # a part of every reply, and of short ones nothing, is as it was meant
+        total = Counter({why: count for why, count in total.items() if why not in (IN_PART, NO_SCORES)})
+    sampled = [f"{role}: the reference was asked about a random {share:.0%} of the tokens."] if share < 1 else []
+    return sampled + [
         f"{role}: {count} of {replies} replies are not judged by all their tokens: {why}."
         for why, count in total.items()
     ]

@@ -76,7 +76,8 @@ def own_logprobs(record: Record) -> Floats | None:
 
 def not_sent(arm_label: str, kind: Probe) -> str:
     where = "the plan asks for it" + ("" if kind in _NOT_DRAWN else " and a profile samples")
-    return f"no probe {kind} of {arm_label}: `loadgate compare` sends it where {where}"
+    said = f"no probe {kind} of {arm_label}: `loadgate compare` sends it where {where}"
+    return f"{said}, unless --until-decided was DIFFERENT before"
 
 
 def why_none(arm_label: str, probed: Probed, kind: Probe) -> str | None:

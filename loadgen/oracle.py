@@ -36,10 +36,9 @@ async def checked(reference: Opened, opened: Sequence[Opened]) -> tuple[Oracle, 
             )
         await _one_tokenizer(reference, oracle)
         try:
-            await check_reference(one)
+            oracles.append(Oracle(oracle.name, await check_reference(one)))
         except CannotScore as error:
             raise EndpointError(f"The oracle {oracle.name} is of no use: {error}") from error
-        oracles.append(oracle)
     return tuple(oracles)
 
 

@@ -13,8 +13,8 @@ from loadgen.probes import OPEN_LOOP_LANES, Material, Seen, fixed_text, repeat_p
 from loadgen.profile import Profile
 from loadgen.record import Probe, Record
 from loadgen.request import Request
-from loadgen.score import ReferenceDied, prompt_scores
-from loadgen.side import Unreachable, side_post
+from loadgen.score import prompt_scores
+from loadgen.side import ReferenceDied, Unreachable, side_post
 
 if TYPE_CHECKING:
     from loadgen.probes import Scores

@@ -17,7 +17,8 @@ from asyncio_throttle import Throttler  # type: ignore[attr-defined]
 
 from loadgen.endpoint import Opened
 from loadgen.record import Record
-from loadgen.score import ScoredPass, posted, score_pass
+from loadgen.score import ScoredPass, score_pass
+from loadgen.side import posted
 
 Key = tuple[str, str, int]
 """(endpoint's label, profile, pass number)."""
@@ -120,9 +121,10 @@ def _counts(record: Record) -> tuple[int, ...]:
 
 async def _asked(terms: _Terms, page: str, body: dict[str, Any]) -> dict[str, Any] | None:
     """What the reference's page answers; None where it has none, or refuses."""
+    target = terms.reference.target
     if terms.limit is not None:
         await terms.limit.acquire()  # type: ignore[no-untyped-call]
-    answer = await posted(terms.reference, {"model": terms.reference.target.model, **body}, page)
+    answer = await posted(terms.reference, target.root_url(page), {"model": target.model, **body})
     try:
         content = orjson.loads(answer.content) if answer.status == 200 else None
     except orjson.JSONDecodeError:

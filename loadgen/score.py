@@ -1,19 +1,19 @@
 """Teacher forcing: the reference server's log-probabilities for the tokens that an endpoint emitted."""
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from asyncio_throttle import Throttler  # type: ignore[attr-defined]
 
+from loadgen import places
 from loadgen.credentials import without_secrets
 from loadgen.dialects import DialectError, Scored
 from loadgen.endpoint import Opened
 from loadgen.record import SCORE_DTYPE, SCORED_TOP_K, Record
-from loadgen.side import Answer, Unreachable, side_post
+from loadgen.side import posted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,13 +21,8 @@ if TYPE_CHECKING:
     Scores = np.ndarray[Any, np.dtype[np.void]]
 
 _AT_ONCE = 16
-_MASS_ERROR = 0.01  # a server's rounding; what it lists adds up to 1 at most
 REQUESTS_PER_S = 200
 """Ceiling on scoring requests: side traffic must not become a load test of the reference."""
-
-
-class ReferenceDied(Exception):
-    """The reference server, or an oracle, stopped answering. Exit 4; what was measured stays."""
 
 
 class CannotScore(Exception):
@@ -51,17 +46,22 @@ def throttle(per_s: int = REQUESTS_PER_S) -> Throttler:
     return Throttler(rate_limit=per_s, period=1.0)
 
 
-async def check_reference(reference: Opened) -> None:
-    """One small request that shows whether this server can score. Raises CannotScore or ReferenceDied."""
+async def check_reference(reference: Opened) -> Opened:
+    """The reference with the way in which it scores, by two small requests. Raises CannotScore or ReferenceDied."""
     answer = await prompt_scores(reference, [1, 2, 3])
-    if not isinstance(answer, str) and not any(answer):
+    if not isinstance(answer, str):
+        if any(answer):
+            return reference
         answer = "200, and null for every position"
-    if isinstance(answer, str):
-        raise CannotScore(
-            f"{reference.endpoint.label} ({reference.endpoint.public()['url']}) cannot score: asked for the prompt "
-            f"log-probabilities of three token ids, it came back with: {answer}. Give a server that can with "
-            f"--reference (stock vLLM does); without one no reply can be judged."
-        )
+    told = await places.scored(reference, [1, 2], 3)
+    if not isinstance(told, str):
+        return replace(reference, place_by_place=True)
+    raise CannotScore(
+        f"{reference.endpoint.label} ({reference.endpoint.public()['url']}) cannot score: asked for the prompt "
+        f"log-probabilities of three token ids, it came back with: {answer}. Asked for those of one token that it "
+        f"samples: {told}. Give a server that can with --reference (stock vLLM does); without one no reply can be "
+        f"judged."
+    )
 
 
 async def score_pass(
@@ -82,9 +82,7 @@ async def score_pass(
 
     async def one(record: Record) -> None:
         async with gate:
-            if limit is not None:
-                await limit.acquire()  # type: ignore[no-untyped-call]
-            part = await _score_reply(reference, record)
+            part = await _score_reply(reference, record, limit)
         if isinstance(part, str):
             left_out[part] = left_out.get(part, 0) + 1
         else:
@@ -108,7 +106,7 @@ async def _all(work: Iterable[Any]) -> None:
             await asyncio.wait(tasks)
 
 
-async def _score_reply(reference: Opened, record: Record) -> "Scores | str":
+async def _score_reply(reference: Opened, record: Record, limit: Throttler | None) -> "Scores | str":
     """The reply's scores, or why there are none."""
     if not record.token_ids:
         return "no token ids" if record.text else "no reply"
@@ -120,10 +118,14 @@ async def _score_reply(reference: Opened, record: Record) -> "Scores | str":
     longest = reference.served.max_model_len
     if longest is not None:
         ids = ids[: longest - 1]  # a scoring request generates one token itself
-    answer = await prompt_scores(reference, ids, len(record.prompt_token_ids))
-    if isinstance(answer, str):
-        return answer
-    return as_array(record.id, ids[len(record.prompt_token_ids) :], answer[len(record.prompt_token_ids) :])
+    first = len(record.prompt_token_ids)
+    if reference.place_by_place:
+        answer = await places.scores(reference, record, ids[:first], ids[first:], limit)
+        return answer if isinstance(answer, str) else as_array(record.id, ids[first:], answer)
+    if limit is not None:
+        await limit.acquire()  # type: ignore[no-untyped-call]
+    answer = await prompt_scores(reference, ids, first)
+    return answer if isinstance(answer, str) else as_array(record.id, ids[first:], answer[first:])
 
 
 async def prompt_scores(server: Opened, ids: list[int], first: int = 0) -> list[Scored | None] | str:
@@ -136,7 +138,7 @@ async def prompt_scores(server: Opened, ids: list[int], first: int = 0) -> list[
     body = target.dialect.score_body(ids, target.model)
     if body is None:
         return f"dialect {target.dialect.NAME} has no way to ask for prompt log-probabilities"
-    answer = await posted(server, body)
+    answer = await posted(server, target.method_url("scores"), body)
     try:
         content = orjson.loads(answer.content)
         if answer.status != 200:
@@ -156,29 +158,9 @@ def _unfit(ids: Sequence[int], scores: Sequence[Scored | None]) -> str | None:
             continue
         if score.token_id != token_id:
             return "scores of other tokens than those sent: it has another tokenizer, or puts something around a prompt"
-        mass = math.fsum(math.exp(min(logprob, 1.0)) for _, logprob in score.top)
-        if mass > 1 + _MASS_ERROR or not all(0 <= listed < 1 << 31 for listed, _ in score.top):
-            return "prompt log-probabilities that are none: they add up to more than 1, or are of no token ids"
-        # With fewer alternatives than asked for, whether the token drawn is listed would depend on what was drawn.
-        if len(score.top) < SCORED_TOP_K and mass < 1 - _MASS_ERROR:
-            return f"{len(score.top)} alternatives a position, where {SCORED_TOP_K} were asked for"
+        if (why := score.unfit()) is not None:
+            return why
     return None
-
-
-async def posted(reference: Opened, body: dict[str, Any], page: str | None = None) -> Answer:
-    """What the reference answers, on a page beside its API or (None) where it scores. Raises ReferenceDied."""
-    url = reference.target.method_url("scores") if page is None else reference.target.root_url(page)
-    for last_try in (False, False, True):
-        try:
-            return await side_post(reference, url, body)
-        except Unreachable as error:
-            # A kept-alive connection that the server closed meanwhile is no death.
-            if last_try:
-                raise ReferenceDied(
-                    f"{reference.endpoint.label} ({reference.endpoint.public()['url']}) stopped answering while it "
-                    f"scored ({error}). What was measured is kept: `loadgate score` can score it later."
-                ) from error
-    raise AssertionError("the last try returns or raises")
 
 
 def as_array(record_id: str, ids: Sequence[int], scores: Sequence[Scored | None]) -> "Scores":

@@ -81,6 +81,25 @@ async def side_post(opened: Opened, url: httpx.URL, body: Mapping[str, Any]) -> 
     return Answer(answer.status_code, answer.content)
 
 
+class ReferenceDied(Exception):
+    """The reference server, or an oracle, stopped answering. Exit 4; what was measured stays."""
+
+
+async def posted(reference: Opened, url: httpx.URL, body: Mapping[str, Any]) -> Answer:
+    """What the reference answers. Raises ReferenceDied."""
+    for last_try in (False, False, True):
+        try:
+            return await side_post(reference, url, body)
+        except Unreachable as error:
+            # A kept-alive connection that the server closed meanwhile is no death.
+            if last_try:
+                raise ReferenceDied(
+                    f"{reference.endpoint.label} ({reference.endpoint.public()['url']}) stopped answering while it "
+                    f"scored ({error}). What was measured is kept: `loadgate score` can score it later."
+                ) from error
+    raise AssertionError("the last try returns or raises")
+
+
 def tokenize(opened: Opened, text: str) -> list[int]:
     """Token ids by the server's own /tokenize, for prompts of exact lengths; blocking, used before the clock starts.
 

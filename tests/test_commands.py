@@ -483,7 +483,7 @@ def test_until_decided_stops_with_the_verdict(stock: str, loadgate: Any, tmp_pat
     end = json.loads((out / "end.json").read_bytes())
 
     assert said.code == 1
-    assert "decided after 1 of 20 passes" in said.err
+    assert "decided after 1 of 20 passes: the other passes are saved" in said.err
     assert (end["reason"], Run.open(out).complete) == ("done", True)
     assert {record.pass_no for record in Run.open(out).records() if record.phase == "timed"} == {0}
     assert json.loads((out / "run.json").read_bytes())["until_decided"] is True

@@ -13,9 +13,14 @@ import pytest
 
 from conftest import StartVllm
 from gates import plan
-from loadgen import cli, prompts
+from loadgen import cli, places, prompts
+from loadgen.discovery import open_endpoint
+from loadgen.endpoint import Endpoint
+from loadgen.probe import token_ids
 from loadgen.prompts import builtin
-from loadgen.record import Record, Run
+from loadgen.record import SCORED_TOP_K, Record, Run
+from loadgen.score import prompt_scores
+from loadgen.transport import SocketTransport
 from servers import launch
 
 pytestmark = pytest.mark.engine
@@ -129,6 +134,26 @@ def test_a_stream_is_read_as_the_same_request_without_one(
         assert record.usage.prompt_tokens == usage["prompt_tokens"]
         assert record.usage.completion_tokens == usage["completion_tokens"]
         assert record.asked["seed"] > 0
+
+
+async def test_places_are_scored_as_prompts_are(vllm_server: launch.Server) -> None:
+    """The law of the next token, told with a token that the engine samples there, is the one that it gives of a prompt
+    up to the last bits: the cells of a fixed text fall alike, and none differs by more than .03 nat."""
+    transport = SocketTransport()
+    reference = await open_endpoint(Endpoint(url=vllm_server.url, label="stock"), transport)
+    try:
+        ids = await token_ids(reference, "A gate that nobody can check is a door that somebody painted on a wall.")
+        whole = await prompt_scores(reference, ids)
+        told = [await places.scored(reference, ids[:place], ids[place]) for place in range(1, len(ids))]
+    finally:
+        await reference.close()
+    assert not isinstance(whole, str) and len(ids) > 8
+    for of_prompt, of_place in zip(whole[1:], told, strict=True):
+        assert of_prompt is not None and not isinstance(of_place, str)
+        known, there = dict(of_prompt.top), dict(of_place.top)
+        both = known.keys() & there.keys()
+        assert len(both) >= SCORED_TOP_K - 2  # the last ones may be tied, and one more may be the token itself
+        assert max(abs(known[token_id] - there[token_id]) for token_id in both) < 0.03
 
 
 def rejecting(verdict: dict[str, Any]) -> set[str]:

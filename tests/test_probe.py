@@ -26,7 +26,7 @@ from loadgen.probe import Gathering
 from loadgen.probes import NAMES, logprobs, repeat_prefix
 from loadgen.profile import Sampling, load, overridden
 from loadgen.record import Run
-from loadgen.score import ReferenceDied
+from loadgen.side import ReferenceDied
 from loadgen.telemetry import Clock
 from servers.sim import app as sim
 from servers.sim.settings import Settings
@@ -289,7 +289,8 @@ def test_without_any_token_ids_there_are_no_probes(tmp_path: Path, monkeypatch: 
 
     assert {r.probe for r in run.records() if r.phase == "probe"} == {"fixed_text"}
     assert missing(verdict)["repeat_prefix"] == (
-        "no probe repeat_prefix of stock: `loadgate compare` sends it where the plan asks for it and a profile samples"
+        "no probe repeat_prefix of stock: `loadgate compare` sends it where the plan asks for it and a profile "
+        "samples, unless --until-decided was DIFFERENT before"
     )
 
 
@@ -300,7 +301,8 @@ def test_a_greedy_profile_is_judged_by_no_draws(tmp_path: Path) -> None:
     assert {r.probe for r in run.records() if r.phase == "probe"} == {"fixed_text", "greedy"}
     assert [one for one in verdict.findings if one.outcome == "different"] == []
     assert missing(verdict)["repeat_prefix"] == (
-        "no probe repeat_prefix of stock: `loadgate compare` sends it where the plan asks for it and a profile samples"
+        "no probe repeat_prefix of stock: `loadgate compare` sends it where the plan asks for it and a profile "
+        "samples, unless --until-decided was DIFFERENT before"
     )
 
 

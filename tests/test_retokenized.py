@@ -229,7 +229,7 @@ def judged(out: Path, body: dict[str, Any] | None) -> tuple[Run, Verdict]:
     profile = overridden(load("team"), {"requests": 96})
     profile = profile.model_copy(update={"prompts": profile.prompts.model_copy(update={"max_words": 40})})
     engines = {"stock": Settings(seed=1), "candidate": Settings(seed=2, speculative=4)}
-    simulated.compare(engines, Load((profile,), 2, seed=3), out, body, candidate_dialect="openai")
+    simulated.compare(engines, Load((profile,), 2, seed=3), out, {"extra_body": body or {}, "dialect": "openai"})
     run = Run.open(out)
     verdict = report.judged([run], "strict").verdict
     assert verdict is not None

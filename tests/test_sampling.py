@@ -237,7 +237,7 @@ def judged(out: Path, body: dict[str, Any] | None) -> Verdict:
     prompts = profile.prompts.model_copy(update={"max_words": 40})
     profile = profile.model_copy(update={"sampling": asked, "prompts": prompts})
     engines = {"stock": Settings(seed=1), "candidate": Settings(seed=2, speculative=4)}
-    simulated.compare(engines, Load((profile,), 2, seed=3), out, body)
+    simulated.compare(engines, Load((profile,), 2, seed=3), out, {"extra_body": body or {}})
     verdict = report.judged([Run.open(out)], "strict").verdict
     assert verdict is not None
     return verdict

@@ -26,7 +26,7 @@ def compared(
         "stock": Settings(seed=1, kv_cache_tokens=4096),
         "candidate": Settings(seed=2, kv_cache_tokens=4096, **candidate),
     }
-    simulated.compare(engines, Load(profiles, passes, seed=3), out, body)
+    simulated.compare(engines, Load(profiles, passes, seed=3), out, {"extra_body": body or {}})
     run = Run.open(out)
     verdict = report.judged([run], "strict").verdict
     assert verdict is not None

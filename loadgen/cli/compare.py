@@ -27,7 +27,7 @@ _PASSES, _MOST_UNDECIDED = 3, 20
     type=click.IntRange(1, options.MOST),
     help="passes of each profile; with --until-decided at most so many  [default: 3; 20 with --until-decided]",
 )
-@click.option("--until-decided", is_flag=True, help="stop after the first pass of all profiles that the verdict is in")
+@click.option("--until-decided", is_flag=True, help="stop once the verdict is in; where that is DIFFERENT, no probes")
 @click.option("--plan", "plan_name", default="strict", show_default=True, metavar="NAME|PATH", help="what decides")
 @click.option("--without", multiple=True, metavar="CHECK", help="leave a check out; the verdict says so")
 @click.option("--reference", metavar="ENDPOINT", help="server that scores the replies  [default: STOCK]")

@@ -20,7 +20,7 @@ from loadgen.record.writer import write_json
 if TYPE_CHECKING:
     from gates.finding import Verdict
     from loadgen.cli.progress import Progress
-    from loadgen.cli.session import Session
+    from loadgen.cli.session import Decision, Session
     from loadgen.profile import Profile
     from loadgen.record import Probe
 
@@ -87,7 +87,7 @@ def driven(asked: "Session", progress: "Progress", judged: Callable[[], int]) ->
     """Drives, then shows; where driving broke off, what was completed is shown all the same, and the error raised."""
     from loadgen.cli.session import conduct, real_world, run_async
     from loadgen.endpoint import EndpointError
-    from loadgen.score import ReferenceDied
+    from loadgen.side import ReferenceDied
     from loadgen.workers import WorkerDied
 
     check_room(asked)
@@ -101,11 +101,12 @@ def driven(asked: "Session", progress: "Progress", judged: Callable[[], int]) ->
     return judged()
 
 
-def decided_by(plan_name: str, without: Sequence[str]) -> Callable[[Path], bool]:
+def decided_by(plan_name: str, without: Sequence[str]) -> "Callable[[Path], Decision]":
     """Says between two passes of a run whether its verdict is in, or cannot come for want of data.
 
     One may look as often as one likes: the intervals and the e-process hold at every moment, and p-values spend their
-    level look by look. What is left to the probes, which come last, is not waited for. Raises UsageError for a contest,
+    level look by look. What is left to the probes, which come last, is not waited for, and where the candidate is
+    different already, they are not even sent. Raises UsageError for a contest,
     whose rules say how many passes there are.
     """
     from gates import checks, evidence, plan, verdict
@@ -114,12 +115,14 @@ def decided_by(plan_name: str, without: Sequence[str]) -> Callable[[Path], bool]
     if chosen.contest is not None:
         raise click.UsageError(f"Plan {chosen.name} asks for its passes whatever they show: leave --until-decided out.")
 
-    def decided(path: Path) -> bool:
+    def decided(path: Path) -> "Decision":
         found = verdict.judge(evidence.load(Run.open(path), between_passes=True), chosen, without)
         required = [one for one in found.findings if one.required]
         hopeless = any(one.missing and one.check in _NEED_SCORES for one in required)
         open_still = [one for one in required if one.outcome not in _SETTLED and not checks.probes(one.check)]
-        return found.outcome != "undecided" or hopeless or not open_still
+        if found.outcome == "different":
+            return "different"
+        return "enough" if found.outcome != "undecided" or hopeless or not open_still else "open"
 
     return decided
 

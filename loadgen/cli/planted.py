@@ -16,7 +16,7 @@ FEW = ("top-p-0.95", "greedy-0.20", "typical", "smaller", "under-load", "late", 
 """Those that a comparison of TOKENS tokens finds, of every kind."""
 
 TOKENS = 20_000
-PASSES, MEAN_REPLY = 3, 40
+PASS_TOKENS, MEAN_REPLY = 10_000, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Compared:
 
 
 def compared(fault: str | None, seed: int, tokens: int) -> Compared:
-    """Of a speculative engine with this fault (None: lossless) with stock, profile team, plan strict, in about so many
-    tokens of each."""
+    """Of a speculative engine with this fault (None: lossless) with stock, profile team, plan strict, until it is
+    decided or after about so many tokens of each."""
     from gates import report
     from loadgen.cli import judging, simulated
     from loadgen.compare import Load
@@ -40,7 +40,8 @@ def compared(fault: str | None, seed: int, tokens: int) -> Compared:
     from loadgen.record import Run
     from servers.sim.settings import Settings
 
-    team = overridden(load("team"), {"requests": max(16, tokens // (MEAN_REPLY * PASSES))})
+    passes = passes_of(tokens)
+    team = overridden(load("team"), {"requests": max(16, tokens // (MEAN_REPLY * passes))})
     team = team.model_copy(update={"prompts": team.prompts.model_copy(update={"max_words": 40})})
     asked = {"seed": 2 * seed + 1, "kv_cache_tokens": 8192, "speculative": 4, "fault": fault}
     engines = {"stock": Settings(seed=2 * seed, kv_cache_tokens=8192), "candidate": Settings.model_validate(asked)}
@@ -49,11 +50,16 @@ def compared(fault: str | None, seed: int, tokens: int) -> Compared:
         # A tenth of the drafts taken as they are is beyond every other statistic.
         oracles = {"draft": Settings(serves="draft", kv_cache_tokens=8192)} if fault == "unverified-0.10" else None
         probes = judging.probes_of("strict", ())
-        simulated.compare(engines, Load((team,), PASSES, seed), out, probes=probes, oracles=oracles)
+        decided = judging.decided_by("strict", ())
+        simulated.compare(engines, Load((team,), passes, seed), out, None, probes, oracles, decided)
         run = Run.open(out)
         verdict = report.judged([run], "strict").verdict
         assert verdict is not None
         return summed_up(run, verdict.as_json())
+
+
+def passes_of(tokens: int) -> int:
+    return max(1, round(tokens / PASS_TOKENS))
 
 
 def summed_up(run: "Run", verdict: dict[str, Any]) -> Compared:

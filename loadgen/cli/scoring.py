@@ -10,7 +10,7 @@ import orjson
 
 from loadgen import retokenized
 from loadgen.cli.progress import Progress
-from loadgen.cli.session import World, described, say_left_out
+from loadgen.cli.session import World, described, described_reference, say_how_it_scores, say_left_out
 from loadgen.discovery import open_endpoint
 from loadgen.endpoint import Endpoint, EndpointError, Opened
 from loadgen.oracle import checked
@@ -53,15 +53,16 @@ async def score_run(
     async with AsyncExitStack() as stack:
         reference = await _opened(endpoint, world, stack)
         try:
-            await check_reference(reference)
+            reference = await check_reference(reference)
         except CannotScore as error:
             raise EndpointError(str(error)) from error
+        say_how_it_scores(progress, reference)
         beside = await checked(reference, [await _opened(one, world, stack) for one in oracles])
         for oracle in beside:
             _same_oracle(run, oracle.name, described(oracle.opened))
         passes = unscored(run)
         if passes:
-            _same_reference(run, described(reference))
+            _same_reference(run, described_reference(reference))
         done = await _score(run, reference, passes, world, progress)
         await _score_texts(run, reference, world, progress)
         for oracle in beside:

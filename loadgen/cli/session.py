@@ -5,21 +5,22 @@ import datetime
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from loadgen import compare
+from loadgen import compare, places
 from loadgen.backend import Backend, stamps, timed_transport
 from loadgen.cli.progress import Progress
 from loadgen.discovery import open_endpoint
 from loadgen.drive import Alone, Crew
 from loadgen.endpoint import Endpoint, Opened, Transport
 from loadgen.held import Held, stored
-from loadgen.oracle import Oracle, checked
+from loadgen.oracle import Oracle
+from loadgen.oracle import checked as checked_oracles
 from loadgen.record import Probe, Record, RunWriter
 from loadgen.record.writer import host_facts, take_anchor, write_oracle
 from loadgen.score import CannotScore, ScoredPass, check_reference, score_pass, throttle
@@ -64,6 +65,10 @@ def held_by(drivers: Drivers) -> Held | None:
     return None if one is None else one.times(drivers.workers or 1)
 
 
+Decision = Literal["open", "enough", "different"]
+"""Between two rounds: go on; no more timed passes; nor probes either, as they cannot change the verdict."""
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """All that was asked of one run; what run.json says, without secrets."""
@@ -79,7 +84,7 @@ class Session:
     plan: str | None = None
     submission: dict[str, Any] | None = None
     drivers: Drivers = Drivers()
-    decided: Callable[[Path], bool] | None = None  # of what is there between two rounds: whether that is enough
+    decided: Callable[[Path], Decision] | None = None  # of what is there between two rounds
     probes: tuple[Probe, ...] = ()  # sent when the timed passes have ended
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -92,6 +97,7 @@ class World:
     timed: Callable[[Endpoint], Transport]
     side: Callable[[Endpoint], Transport | None]
     throttled: bool = True
+    aside: Callable[..., Awaitable[Any]] = asyncio.to_thread  # calls what takes seconds
 
 
 def real_world(backend: Backend = "socket") -> World:
@@ -119,6 +125,7 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
         probes = _gathering(session)
         this_round: dict[tuple[str, str, int], list[Record]] = {}
         reason: Any = "failed"
+        decision: Decision = "open"
         try:
             crew = await _crew(session, sides, world, writer, stack)
 
@@ -141,9 +148,11 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
                         await _score(oracle, finished, writer, progress, world)
                     if probes is not None:
                         probes.add(finished, scores)
-                    if finished.ends_round and await _enough(session, finished.pass_no + 1, progress):
+                    if finished.ends_round:
+                        decision = await _decision(session, finished.pass_no + 1, world, progress)
+                    if decision != "open":
                         break
-            if probes is not None:
+            if probes is not None and decision != "different":
                 await _probe(session, probes, _Ways(sides, reference, crew, writer), world, progress)
             reason = "done"
         except asyncio.CancelledError:
@@ -154,14 +163,16 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
             progress.clear()
 
 
-async def _enough(session: Session, rounds: int, progress: Progress) -> bool:
+async def _decision(session: Session, rounds: int, world: World, progress: Progress) -> Decision:
     """Whether the verdict is in, where the session ends with it."""
-    if session.decided is None or rounds == session.load.passes:
-        return False
-    if not await asyncio.to_thread(session.decided, session.out):
-        return False
-    progress.say(f"decided after {rounds} of {session.load.passes} passes: the others are saved")
-    return True
+    if session.decided is None:
+        return "open"
+    decision: Decision = await world.aside(session.decided, session.out)
+    saved = ["the other passes"] * (rounds < session.load.passes)
+    saved += ["the probes"] * (decision == "different" and bool(session.probes))
+    if decision != "open" and saved:
+        progress.say(f"decided after {rounds} of {session.load.passes} passes: {' and '.join(saved)} are saved")
+    return decision
 
 
 async def _opened(endpoint: Endpoint, world: World, stack: AsyncExitStack) -> Opened:
@@ -203,11 +214,12 @@ async def _reference(
         return None
     reference = sides[0] if session.reference is None else await _opened(session.reference, world, stack)
     try:
-        await check_reference(reference)
+        checked = await check_reference(reference)
     except CannotScore as error:
         progress.say(f"warning: {error}")
         return None
-    return reference
+    say_how_it_scores(progress, checked)
+    return checked
 
 
 async def _oracles(
@@ -217,7 +229,7 @@ async def _oracles(
     EndpointConfigError."""
     if reference is None:
         return ()
-    return await checked(reference, [await _opened(endpoint, world, stack) for endpoint in session.oracles])
+    return await checked_oracles(reference, [await _opened(endpoint, world, stack) for endpoint in session.oracles])
 
 
 async def _score(
@@ -297,6 +309,14 @@ async def _probe(session: Session, gathered: "Gathering", ways: _Ways, world: Wo
         await probe.drive(session.probes, material, by)
 
 
+def say_how_it_scores(progress: Progress, reference: Opened) -> None:
+    if reference.place_by_place:
+        progress.say(
+            f"warning: {reference.endpoint.label} tells log-probabilities of what it samples alone, so that each place "
+            f"of a reply is a request: a random {places.SHARE:.0%} of the timed tokens are scored."
+        )
+
+
 def say_left_out(progress: Progress, title: str, scored: ScoredPass) -> None:
     """The commonest reasons; a server's own words may differ for every reply."""
     reasons = sorted(scored.left_out.items(), key=lambda item: -item[1])
@@ -325,7 +345,7 @@ def _asked(session: Session, sides: Sequence[Opened], reference: Opened | None) 
         "roles": session.roles,
         "drivers": asdict(session.drivers),
         "probes": list(session.probes),
-        "reference": None if reference is None else described(reference) | {"label": reference.endpoint.label},
+        "reference": None if reference is None else described_reference(reference),
         "submission": session.submission,
         **session.extra,
     }
@@ -341,6 +361,12 @@ def described(side: Opened) -> dict[str, Any]:
         "version": served.version,
     }
     return side.endpoint.public() | {"model": side.target.model, "dialect": side.target.dialect.NAME, "served": facts}
+
+
+def described_reference(reference: Opened) -> dict[str, Any]:
+    """share: of the timed tokens that it is asked about."""
+    share = places.SHARE if reference.place_by_place else 1.0
+    return described(reference) | {"label": reference.endpoint.label, "share": share}
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:

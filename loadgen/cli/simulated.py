@@ -1,13 +1,13 @@
 """Whole comparisons on embedded engines in this process, under a clock that jumps: hours of load in seconds."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen import virtual
 from loadgen.cli.progress import Progress
-from loadgen.cli.session import Session, World, conduct
+from loadgen.cli.session import Decision, Session, World, conduct
 from loadgen.compare import Load
 from loadgen.endpoint import Endpoint
 from loadgen.memory import MemoryTransport
@@ -22,16 +22,16 @@ def compare(
     engines: "Mapping[str, Settings]",
     load: Load,
     out: Path,
-    candidate_body: Mapping[str, Any] | None = None,
+    candidate: Mapping[str, Any] | None = None,
     probes: tuple[Probe, ...] = (),
     oracles: "Mapping[str, Settings] | None" = None,
-    candidate_dialect: str | None = None,
+    decided: "Callable[[Path], Decision] | None" = None,
 ) -> None:
     """Drives engines["stock"] and engines["candidate"] as `loadgate compare` does, into the run directory `out`.
 
-    candidate_body: fields added to every request to the candidate, such as {"temperature": 0.9}.
-    probes: what to send once the timed passes have ended. candidate_dialect: "openai" gets text alone of it.
-    oracles: name → an engine that scores too.
+    candidate: fields of its endpoint, such as {"dialect": "openai"}, which gets text alone of it.
+    probes: what to send once the timed passes have ended.
+    oracles: name → an engine that scores too. decided: asked between two rounds whether that is enough.
     """
     from servers.sim.app import app
 
@@ -41,18 +41,18 @@ def compare(
         def way(endpoint: Endpoint) -> MemoryTransport:
             return MemoryTransport(apps[endpoint.label], clock)
 
-        world = World(clock=clock, timed=way, side=way, throttled=False)
-        candidate = Endpoint(
-            url="http://127.0.0.1:2",
-            label="candidate",
-            dialect=candidate_dialect,
-            extra_body=dict(candidate_body or {}),
-        )
-        session = _session(load, out, candidate, probes)
+        world = World(clock=clock, timed=way, side=way, throttled=False, aside=_at_once)
+        described = Endpoint.model_validate({"url": "http://127.0.0.1:2", "label": "candidate", **(candidate or {})})
+        session = _session(load, out, described, probes)
         beside = tuple(Endpoint(url="http://127.0.0.1:3", label=name) for name in oracles or ())
-        await conduct(replace(session, oracles=beside), world, Progress(quiet=True))
+        await conduct(replace(session, oracles=beside, decided=decided), world, Progress(quiet=True))
 
     virtual.run(main)
+
+
+async def _at_once(call: Callable[..., Any], *given: Any) -> Any:
+    """No thread can be waited for where time jumps."""
+    return call(*given)
 
 
 def _session(load: Load, out: Path, candidate: Endpoint, probes: tuple[Probe, ...]) -> Session:

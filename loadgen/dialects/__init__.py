@@ -5,17 +5,20 @@ No I/O and no clock in here.
 """
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
-from loadgen.record import Logprob, Usage, nearest
+from loadgen.record import SCORED_TOP_K, Logprob, Usage, nearest
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
 
     from loadgen.request import Request
+
+_MASS_ERROR = 0.01  # a server's rounding; what it lists adds up to 1 at most
 
 
 class DialectError(Exception):
@@ -58,8 +61,18 @@ class Scored:
     """A prompt position as the reference sees it; natural logarithms, −inf where the server says so."""
 
     token_id: int
-    logprob: float
-    top: list[tuple[int, float]]  # all entries the server listed, in its order, the actual token among them
+    logprob: float  # NaN where the server does not tell it: it lists others, and not this one
+    top: list[tuple[int, float]]  # all entries the server listed, in its order, with the actual token where it is told
+
+    def unfit(self) -> str | None:
+        """Why what is listed is no law, or would depend on the token drawn."""
+        mass = math.fsum(math.exp(min(logprob, 1.0)) for _, logprob in self.top)
+        if mass > 1 + _MASS_ERROR or not all(0 <= listed < 1 << 31 for listed, _ in self.top):
+            return "log-probabilities that are none: they add up to more than 1, or are of no token ids"
+        # With fewer alternatives than asked for, whether the token drawn is listed would depend on what was drawn.
+        if len(self.top) < SCORED_TOP_K and mass < 1 - _MASS_ERROR:
+            return f"{len(self.top)} alternatives a position, where {SCORED_TOP_K} were asked for"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +101,13 @@ class Dialect(Protocol):
 
     def read_scores(self, answer: dict[str, Any], first: int = 0) -> list[Scored | None]:
         """One a prompt position, None before `first` or where nothing is said. Raises ValueError for others."""
+
+    def next_body(self, token_ids: list[int], model: str) -> dict[str, Any] | None:
+        """For one token after these, sent where completions are. None: this dialect does not list ids of
+        alternatives."""
+
+    def read_next(self, answer: dict[str, Any]) -> list[tuple[int, float]]:
+        """What may stand there: ids and log-probabilities, those asked for and the sampled one. Raises ValueError."""
 
     def capacity(self, families: Iterable["Family"]) -> int | None:
         """Tokens that fit into the server's KV cache, from its parsed metrics; None where they do not say."""

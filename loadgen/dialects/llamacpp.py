@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadgen.dialects import Metric, Reading, Scored
-from loadgen.dialects.openai import as_count, base_body, first_choice, read_choice, read_logprobs, sampling
-from loadgen.record import Usage
+from loadgen.dialects.openai import as_count, base_body, first_choice, listed, read_choice, read_logprobs, sampling
+from loadgen.record import SCORED_TOP_K, Usage
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -91,6 +91,23 @@ def score_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
 
 def read_scores(answer: dict[str, Any], first: int = 0) -> list[Scored | None]:
     raise ValueError("llama.cpp has no log-probabilities of a prompt.")
+
+
+def next_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
+    return {
+        "prompt": token_ids,
+        "n_predict": 1,
+        "temperature": 1,
+        "n_probs": SCORED_TOP_K,
+        "post_sampling_probs": False,
+        "cache_prompt": True,
+        "stream": False,
+    }
+
+
+def read_next(answer: dict[str, Any]) -> list[tuple[int, float]]:
+    (entry,) = answer["completion_probabilities"]
+    return listed((top["id"], top["logprob"]) for top in entry["top_logprobs"])
 
 
 def capacity(families: "Iterable[Family]") -> int | None:

@@ -155,6 +155,14 @@ def _chat_logprob(entry: dict[str, Any]) -> Logprob:
     )
 
 
+def listed(alternatives: Iterable[tuple[Any, Any]]) -> list[tuple[int, float]]:
+    """(id, log-probability) of each. Raises ValueError where one is none."""
+    found = [(token_id, as_scored_logprob(value)) for token_id, value in alternatives]
+    if not found or any(type(token_id) is not int for token_id, _ in found):
+        raise ValueError("The answer does not list one token's alternatives by their ids.")
+    return found
+
+
 def unique(alternatives: Iterable[Alternative]) -> list[Alternative]:
     """In the server's order; some list the sampled token twice, and its probability would count twice."""
     return list(dict.fromkeys(alternatives))
@@ -201,6 +209,15 @@ def score_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
 
 def read_scores(answer: dict[str, Any], first: int = 0) -> list[Scored | None]:
     raise ValueError("The plain standard has no log-probabilities of a prompt.")
+
+
+def next_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
+    """None: alternatives are named by their text, which several tokens may have."""
+    return None
+
+
+def read_next(answer: dict[str, Any]) -> list[tuple[int, float]]:
+    raise ValueError("The plain standard has no ids of alternatives.")
 
 
 def capacity(families: "Iterable[Family]") -> int | None:

@@ -203,6 +203,15 @@ def _scored(position: Logprob) -> Scored:
     return Scored(position.token_id, own, list(top.items()))
 
 
+def next_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
+    """None: /generate scores whole prompts."""
+    return None
+
+
+def read_next(answer: dict[str, Any]) -> list[tuple[int, float]]:
+    raise ValueError("SGLang scores whole prompts.")
+
+
 def capacity(families: "Iterable[Family]") -> int | None:
     """Tokens over all data-parallel ranks; ranks that share one cache say the same of it."""
     ranks: dict[str, float] = {}

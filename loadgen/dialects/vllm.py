@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.dialects import Metric, Reading, Scored
 from loadgen.dialects.openai import PATHS as METHODS
-from loadgen.dialects.openai import as_scored_logprob, base_body, first_choice, read_choice, sampling
+from loadgen.dialects.openai import (
+    as_scored_logprob,
+    as_token_id,
+    base_body,
+    first_choice,
+    listed,
+    read_choice,
+    sampling,
+)
 from loadgen.record import SCORED_TOP_K
 
 if TYPE_CHECKING:
@@ -86,6 +94,28 @@ def _scored(token_id: int, entries: dict[str, dict[str, Any]] | None) -> Scored 
         return None
     top = [(int(key), as_scored_logprob(entry["logprob"])) for key, entry in entries.items()]
     return Scored(token_id, as_scored_logprob(own["logprob"]), top)
+
+
+def next_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
+    """Sampled as the law is meant, for servers that tell log-probabilities as they are after sampling settings."""
+    return {
+        "model": model,
+        "prompt": token_ids,
+        "max_tokens": 1,
+        "temperature": 1,
+        "top_p": 1,
+        "top_k": -1,
+        "min_p": 0,
+        "logprobs": SCORED_TOP_K,
+        "return_tokens_as_token_ids": True,
+        "add_special_tokens": False,
+        "stream": False,
+    }
+
+
+def read_next(answer: dict[str, Any]) -> list[tuple[int, float]]:
+    (top,) = answer["choices"][0]["logprobs"]["top_logprobs"]
+    return listed((as_token_id(name), value) for name, value in top.items())
 
 
 def capacity(families: "Iterable[Family]") -> int | None:

@@ -65,9 +65,19 @@ class Run:
     @property
     def reference_model(self) -> str | None:
         """The model that scored, by its name; None where the run does not say."""
-        reference = _object(self.path / "scores" / "reference.json") or self.asked.get("reference")
-        model = reference.get("model") if isinstance(reference, dict) else None
+        model = self._reference.get("model")
         return model if isinstance(model, str) else None
+
+    @property
+    def scored_share(self) -> float:
+        """Of the timed tokens that the reference was asked about; less than 1 where each was a request of its own."""
+        share = self._reference.get("share", 1.0)
+        return float(share) if isinstance(share, int | float) and 0 < share <= 1 else 1.0
+
+    @property
+    def _reference(self) -> dict[str, Any]:
+        found = _object(self.path / "scores" / "reference.json") or self.asked.get("reference")
+        return found if isinstance(found, dict) else {}
 
     def records(self) -> Iterator[Record]:
         """Every ended request, file by file, all stamps on the timeline of the first file's host.

@@ -196,6 +196,8 @@ def _asked(
         raise Refused(f"This engine samples one reply a request: n must be 1, got {body.n}.", "n")
     _refuse_logprobs("sample logprobs", "logprobs", logprobs, settings)
     _refuse_logprobs("prompt logprobs", "prompt_logprobs", body.prompt_logprobs, settings)
+    if body.prompt_logprobs is not None and not settings.prompt_logprobs:
+        raise Refused("This engine gives no prompt logprobs.", "prompt_logprobs")
     if body.stream and body.prompt_logprobs:
         raise Refused("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
     room = _room(len(prompt), max_tokens, settings)

@@ -46,6 +46,10 @@ class Settings(BaseModel):
     max_num_seqs: int = Field(default=64, ge=1, description="most sequences in one step")
     max_logprobs: int = Field(default=20, ge=0, le=20, description="most alternatives a position in an answer")
 
+    prompt_logprobs: bool = Field(
+        default=True, description="false: none of prompts are given, as by most servers, but those of sampled tokens"
+    )
+
     step_ms: Milliseconds = Field(default=10.0, description="cost of a step: its fixed part")
     sequence_ms: Milliseconds = Field(default=0.1, description="cost of a step: each sequence in it")
     token_ms: Milliseconds = Field(default=0.05, description="cost of a step: each decoded or verified position")

@@ -1,0 +1,72 @@
+"""Scores by a reference that tells nothing of a prompt, but the log-probabilities of the token that it samples itself.
+
+Each place of a reply is then a request: what came before it, and one token. That is dear, so only a share of the places
+is asked about. Which ones is drawn for each place apart, before its token is known: so many of each reply would choose
+more often where replies end early, and so by what was drawn.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import orjson
+from asyncio_throttle import Throttler  # type: ignore[attr-defined]
+
+from loadgen.credentials import without_secrets
+from loadgen.dialects import DialectError, Scored
+from loadgen.endpoint import Opened
+from loadgen.record import Record
+from loadgen.side import posted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHARE = 0.25
+"""Of the places of timed replies. Probes are few, and some are read place after place: all of theirs are scored."""
+
+_STREAM = 1  # apart from other draws of the same record's key
+
+
+def drawn(record: Record, length: int) -> "Sequence[int]":
+    """The places of a reply that are asked about, rising."""
+    import numpy as np
+
+    if record.phase == "probe":
+        return range(length)
+    chance = np.random.default_rng([int(record.id[:16], 16), _STREAM]).random(length)
+    return [int(place) for place in np.flatnonzero(chance < SHARE)]
+
+
+async def scores(
+    reference: Opened, record: Record, prompt: list[int], ids: list[int], limit: Throttler | None
+) -> list[Scored | None] | str:
+    """One a token of the reply, None where it was not asked about; or why there are none. Raises ReferenceDied."""
+    found: list[Scored | None] = [None] * len(ids)
+    for place in drawn(record, len(ids)):
+        if limit is not None:
+            await limit.acquire()  # type: ignore[no-untyped-call]
+        answer = await scored(reference, prompt + ids[:place], ids[place])
+        if isinstance(answer, str):
+            return answer
+        found[place] = answer
+    return found
+
+
+async def scored(server: Opened, before: list[int], token_id: int) -> Scored | str:
+    """The token at its place as the server sees it, by what it lists when it samples there itself; or its refusal.
+
+    Raises ReferenceDied.
+    """
+    target = server.target
+    body = target.dialect.next_body(before, target.model)
+    if body is None:
+        return f"dialect {target.dialect.NAME} lists no ids of alternatives"
+    answer = await posted(server, target.method_url("completions"), body)
+    try:
+        content = orjson.loads(answer.content)
+        if answer.status != 200:
+            return f"{answer.status}: {without_secrets(str(content), target.headers)[:200]}"
+        listed = target.dialect.read_next(content)
+    except (DialectError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return f"{answer.status}, and no alternatives to the token that it sampled"
+    found = Scored(token_id, dict(listed).get(token_id, math.nan), listed)
+    return found.unfit() or found
