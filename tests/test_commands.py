@@ -1,5 +1,6 @@
 """The commands over real sockets, against embedded engines in processes of their own: results and exit codes."""
 
+import importlib
 import json
 import os
 import random
@@ -499,3 +500,12 @@ def test_until_decided_ends_with_its_budget(stock: str, loadgate: Any, tmp_path:
     assert (said.code, "decided after" in said.err) == (3, False)
     assert {record.pass_no for record in Run.open(out).records() if record.phase == "timed"} == {0, 1}
     assert loadgate("compare", stock, stock, "--plan", "contest", "--until-decided", "--out", tmp_path / "c").code == 2
+
+
+@pytest.mark.parametrize("name", sorted(cli._EXIT_CODES))
+def test_exit_codes_are_of_exceptions_that_exist(name: str) -> None:
+    """They are named, so that a command imports none that it does not need; a name that moved would be a traceback."""
+    if name.startswith("loadgen.ray_workers."):
+        pytest.importorskip("ray")
+    module, _, kind = name.rpartition(".")
+    assert issubclass(getattr(importlib.import_module(module), kind), Exception)

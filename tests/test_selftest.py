@@ -1,6 +1,9 @@
 """The selftest's own parts: its population, its faults, its tables, and that it finds what it should."""
 
 import json
+import os
+import signal
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
@@ -224,3 +227,21 @@ def test_a_planted_fault_is_seen_end_to_end(
     said = json.loads(capsys.readouterr().out)["engine"]
     assert {name: one["as_wanted"] for name, one in said.items()} == {"none": True, fault: True}
     assert (said[fault]["outcome"] == "different") == (fault != "usage")
+
+
+def ended(seed: int, count: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return seed + count
+
+
+def test_a_process_that_is_ended_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the system does where memory runs out: one sentence, and exit 4."""
+    with pytest.raises(BrokenProcessPool, match="ended from outside"):
+        list(rates.spread(ended, 4, 1, 2))
+
+    def broken(*given: Any) -> None:
+        list(rates.spread(ended, 4, 1, 2))
+
+    monkeypatch.setattr(cli.group, "main", lambda **given: broken())
+    assert cli._run(["selftest"]) == 4
+    assert capsys.readouterr().err.startswith("loadgate: A process that did part of the work was ended from outside")

@@ -1,6 +1,8 @@
 """The selftest's comparisons against the production verdict, over the same tokens."""
 
 import dataclasses
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -170,3 +172,16 @@ def test_tokens_asked_for_are_those_of_the_run() -> None:
     )
     assert server.known.evidence.log_sup == pytest.approx(read.evidence.log_sup, abs=0.01)
     assert server.in_tail()[0] == int((read.residuals["tail"][PROFILE].d > 0).sum())
+
+
+def test_a_comparison_leaves_nothing_behind() -> None:
+    """Thousands follow each other in one process: what tells a server's residuals must not keep the server alive."""
+    world = World.made(3)
+    law = world.draw(world.model.p)
+    compared = world.compared(whole(law), law)
+    for _ in compared.passes(2 * len(LOADS) * REPLY):
+        assert len(compared.candidate.known.residuals["likelihood"][PROFILE]) == compared.candidate.tokens
+    arms = [weakref.ref(server.arm) for server in (compared.candidate, compared.stock)]
+    del compared
+    gc.collect()
+    assert [arm() for arm in arms] == [None, None]

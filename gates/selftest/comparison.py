@@ -54,6 +54,23 @@ class OnDemand(dict[Key, Value]):
         return self[key]
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """All that a server has sent, (len(LOADS), REPLY) flat cells a pass. Apart from Server: what the arm's tokens are
+    made from must not hold the arm, or neither would ever be freed."""
+
+    pool: Pool
+    passes: list[npt.NDArray[np.int64]]
+
+    def residuals(self, name: str) -> dict[str, residuals.Residuals]:
+        cells = np.concatenate(self.passes)
+        reply = np.repeat(np.arange(len(cells)), REPLY)
+        return {PROFILE: residuals.Residuals(self.pool.d[name][cells].ravel(), self.pool.v[name][cells].ravel(), reply)}
+
+    def levels(self, stratum: Stratum) -> dict[str, npt.NDArray[np.int64]]:
+        return {PROFILE: np.tile(_levels(stratum).ravel(), len(self.passes))}
+
+
 class Server:
     """What one server has sent so far. judged: the candidate, whose e-process is kept too."""
 
@@ -62,11 +79,11 @@ class Server:
         self._replies: dict[str, list[npt.NDArray[np.float64]]] = {name: [] for name in pool.d}
         self._predicted = dict.fromkeys(pool.d, 0.0)
         self._squares = dict.fromkeys(pool.d, 0.0)
-        self._cells: list[npt.NDArray[np.int64]] = []
+        self._sent = Sent(pool, [])
         self._tail = 0
         self.tokens = 0
         self.arm = Arm(role, role, [], [], frozenset({EOS}))
-        self.known = tokens.Tokens(OnDemand(self._residuals), OnDemand(self._levels))
+        self.known = tokens.Tokens(OnDemand(self._sent.residuals), OnDemand(self._sent.levels))
         self.known.of_strata = {name: tokens.StratumSums.empty(name) for name in strata.LEVELS}
         tokens.take(self.arm, self.known)
 
@@ -75,7 +92,7 @@ class Server:
         self.known.residuals.clear()
         self.known.levels.clear()
         self.tokens += cells.size
-        self._cells.append(cells)
+        self._sent.passes.append(cells)
         for name, d in self._pool.d.items():
             drawn = d[cells]
             self._replies[name].append(drawn.sum(axis=1))
@@ -120,16 +137,6 @@ class Server:
     def in_tail(self) -> tuple[int, float]:
         """(tokens in the tail, tokens expected there)"""
         return self._tail, self._tail - float(np.concatenate(self._replies["tail"]).sum())
-
-    def _residuals(self, name: str) -> dict[str, residuals.Residuals]:
-        cells = np.concatenate(self._cells)
-        reply = np.repeat(np.arange(len(cells)), REPLY)
-        return {
-            PROFILE: residuals.Residuals(self._pool.d[name][cells].ravel(), self._pool.v[name][cells].ravel(), reply)
-        }
-
-    def _levels(self, stratum: Stratum) -> dict[str, npt.NDArray[np.int64]]:
-        return {PROFILE: np.tile(_levels(stratum).ravel(), len(self._cells))}
 
 
 def _levels(stratum: Stratum) -> npt.NDArray[np.int64]:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,6 +24,11 @@ BOUNDS = (20.0, 100.0, 1000.0)
 
 FLOOR_TEMPERATURE, FLOOR_NOISE = 0.985, 0.3
 
+ENDED_FROM_OUTSIDE = (
+    "A process that did part of the work was ended from outside, by the system for want of memory perhaps (`dmesg` "
+    "tells). Nothing of this selftest is left; start it again with more memory free, or with fewer --streams."
+)
+
 T = TypeVar("T")
 
 
@@ -33,7 +39,10 @@ def spread(task: Callable[[int, int], T], total: int, each: int, processes: int)
         yield from (task(seed, count) for seed, count in enumerate(counts))
         return
     with ProcessPoolExecutor(processes) as executor:
-        yield from executor.map(task, range(len(counts)), counts)
+        try:
+            yield from executor.map(task, range(len(counts)), counts)
+        except BrokenProcessPool:
+            raise BrokenProcessPool(ENDED_FROM_OUTSIDE) from None
 
 
 def allowed(streams: int, rate: float) -> float:
