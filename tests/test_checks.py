@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom, fisher_exact
 
 from factories import FAST, NEUTRAL, SLOW, WARM, Server, Shape, comparison, greedy_mix
-from gates import checks, evidence
+from gates import checks, reading
 from gates.checks import Checked, Levels, Terms, failures, first_choice, lengths, likelihood, memory
 from gates.evidence import Evidence
 from gates.finding import Finding
@@ -27,7 +27,7 @@ TERMS = Terms(
 
 
 def made(path: Path, candidate: Server = FAST, stock: Server = SLOW, shape: Shape | None = None) -> Evidence:
-    return evidence.load(comparison(path / "run", np.random.default_rng(7), stock, candidate, shape))
+    return reading.load(comparison(path / "run", np.random.default_rng(7), stock, candidate, shape))
 
 
 def outcomes(checked: Checked) -> dict[str | None, str]:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import factories
-from gates import contest, contest_measure, contest_rules, evidence, plan
+from gates import contest, contest_measure, contest_rules, plan, reading
+from gates.evidence import Evidence
 from loadgen.record import SCORE_DTYPE
 
 DATA = Path(__file__).parent / "data" / "contest"
@@ -248,9 +249,9 @@ def test_a_missing_submission_file_is_an_error(tmp_path: Path) -> None:
 PLAN = plan.load("contest")
 
 
-def made(path: Path, candidate: factories.Server, **changes: Any) -> evidence.Evidence:
+def made(path: Path, candidate: factories.Server, **changes: Any) -> Evidence:
     shape = factories.Shape(requests=40, **changes)
-    return evidence.load(factories.comparison(path / "run", np.random.default_rng(5), candidate=candidate, shape=shape))
+    return reading.load(factories.comparison(path / "run", np.random.default_rng(5), candidate=candidate, shape=shape))
 
 
 def test_the_shipped_limits_are_those_of_the_published_8b_records() -> None:
@@ -310,7 +311,7 @@ def test_equal_failures_are_no_reason(tmp_path: Path) -> None:
     both = factories.Server(failing=1.0)
     rng = np.random.default_rng(5)
     run = factories.comparison(tmp_path / "run", rng, stock=both, candidate=both)
-    assert contest.record(evidence.load(run), PLAN).reason is None
+    assert contest.record(reading.load(run), PLAN).reason is None
 
 
 def test_what_the_client_called_off_is_no_failure(tmp_path: Path) -> None:

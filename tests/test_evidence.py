@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from factories import FAST, PROMPT_IDS, SLOW, Server, Shape, comparison, single
-from gates import evidence, scored
+from gates import reading, scored
 from gates.evidence import Evidence, NotComparable
 from loadgen.record import SCORE_DTYPE, Run
 
@@ -15,7 +15,7 @@ SMALL = Shape(passes=2, requests=8)
 
 
 def load(path: Path, *, stock: Server = SLOW, candidate: Server = FAST, shape: Shape = SMALL) -> Evidence:
-    return evidence.load(comparison(path, np.random.default_rng(1), stock, candidate, shape))
+    return reading.load(comparison(path, np.random.default_rng(1), stock, candidate, shape))
 
 
 def rescored(run: Run, profile: str, change: "np.ufunc | object") -> None:
@@ -27,7 +27,7 @@ def rescored(run: Run, profile: str, change: "np.ufunc | object") -> None:
 def test_every_token_received_is_there_in_launch_order(tmp_path: Path) -> None:
     """Rows follow the replies as they were launched, positions rising, tokens those of the records."""
     run = comparison(tmp_path / "run", np.random.default_rng(1), shape=SMALL)
-    found = evidence.load(run)
+    found = reading.load(run)
     records = {int(record.id[:16], 16): record for record in run.records()}
     for arm in found.arms:
         assert [(one.pass_no, one.profile) for one in arm.passes] == [
@@ -57,9 +57,9 @@ def test_tokens_of_failed_replies_count(tmp_path: Path) -> None:
 def test_scores_out_of_order_are_put_in_order(tmp_path: Path) -> None:
     """A scorer may write replies as they come back."""
     run = comparison(tmp_path / "run", np.random.default_rng(1), shape=SMALL)
-    before = evidence.load(run).candidate.passes[0].scored
+    before = reading.load(run).candidate.passes[0].scored
     rescored(run, "solo", lambda rows: rows[::-1])
-    after = evidence.load(run).candidate.passes[0].scored
+    after = reading.load(run).candidate.passes[0].scored
     assert after.rows.tobytes() == before.rows.tobytes()
     assert after.reply.tolist() == before.reply.tolist()
 
@@ -73,19 +73,19 @@ def test_an_appended_eos_counts(tmp_path: Path) -> None:
         eos["position"] += 1
         return np.concatenate([rows, eos])
 
-    before = len(evidence.load(run).candidate.passes[0].scored.rows)
+    before = len(reading.load(run).candidate.passes[0].scored.rows)
     rescored(run, "solo", with_eos)
-    one = evidence.load(run).candidate.passes[0].scored
+    one = reading.load(run).candidate.passes[0].scored
     assert (len(one.rows), one.dropped) == (before + 1, {})
 
 
 def test_rows_of_other_requests_are_left_out(tmp_path: Path) -> None:
     """Warm-up and probes may be scored into the same file; only timed replies are judged."""
     run = comparison(tmp_path / "run", np.random.default_rng(1), shape=SMALL)
-    before = len(evidence.load(run).candidate.passes[0].scored.rows)
+    before = len(reading.load(run).candidate.passes[0].scored.rows)
     strange = np.zeros(5, SCORE_DTYPE)
     rescored(run, "solo", lambda rows: np.concatenate([strange, rows]))
-    assert len(evidence.load(run).candidate.passes[0].scored.rows) == before
+    assert len(reading.load(run).candidate.passes[0].scored.rows) == before
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_is_not_scored_is_counted_with_its_reason(tmp_path: Path, change: o
     """One reply of eight, and the warning says why."""
     run = comparison(tmp_path / "run", np.random.default_rng(1), shape=SMALL)
     rescored(run, "solo", change)
-    found = evidence.load(run)
+    found = reading.load(run)
     assert found.candidate.passes[0].scored.dropped == {why: 1}
     assert found.warnings == [f"candidate: 1 of 32 replies are not judged by all their tokens: {why}."]
 
@@ -126,7 +126,7 @@ def test_a_token_that_the_reference_calls_impossible_is_kept(tmp_path: Path) -> 
         return rows
 
     rescored(run, "solo", impossible)
-    assert evidence.load(run).candidate.passes[0].scored.dropped == {}
+    assert reading.load(run).candidate.passes[0].scored.dropped == {}
 
 
 def test_text_without_ids_is_counted(tmp_path: Path) -> None:
@@ -156,21 +156,21 @@ def test_a_killed_run_keeps_its_drained_passes(tmp_path: Path) -> None:
 def test_between_passes_a_missing_end_is_no_defect(tmp_path: Path) -> None:
     """The caller that drives says that it looks between two passes."""
     run = comparison(tmp_path / "run", np.random.default_rng(1), shape=dataclasses.replace(SMALL, ended=None))
-    found = evidence.load(run, between_passes=True)
+    found = reading.load(run, between_passes=True)
     assert (found.ended, found.whole) == (False, True)
 
 
 def test_an_interrupted_run_is_not_whole(tmp_path: Path) -> None:
     """Whoever says so: it has ended, and not by being done."""
     run = comparison(tmp_path / "run", np.random.default_rng(1), shape=dataclasses.replace(SMALL, ended="interrupted"))
-    assert not evidence.load(run, between_passes=True).whole
+    assert not reading.load(run, between_passes=True).whole
 
 
 def test_two_runs_are_stock_and_candidate(tmp_path: Path) -> None:
     """Each gives its only endpoint, whatever its label; with one seed their prompts are the same."""
     stock = single(tmp_path / "a", np.random.default_rng(1), SLOW, SMALL)
     candidate = single(tmp_path / "b", np.random.default_rng(2), FAST, SMALL)
-    found = evidence.load(stock, candidate)
+    found = reading.load(stock, candidate)
     assert [arm.role for arm in found.arms] == ["stock", "candidate"]
     assert len(list(found.pairs(None))) == 4
     assert found.paired and found.warnings == []
@@ -181,7 +181,7 @@ def test_runs_of_other_seeds_are_not_paired(tmp_path: Path) -> None:
     stock = single(tmp_path / "a", np.random.default_rng(1), SLOW, SMALL)
     other = dataclasses.replace(SMALL, seed=2)
     candidate = single(tmp_path / "b", np.random.default_rng(2), Server(prompt_ids=(5,)), other)
-    found = evidence.load(stock, candidate)
+    found = reading.load(stock, candidate)
     assert not found.paired
     assert found.warnings == ["The two runs were asked for different prompts: replies are not paired by prompt."]
 
@@ -191,6 +191,6 @@ def test_one_endpoint_is_nothing_to_compare(tmp_path: Path) -> None:
     one = single(tmp_path / "a", np.random.default_rng(1), SLOW, SMALL)
     two = comparison(tmp_path / "b", np.random.default_rng(1), shape=SMALL)
     with pytest.raises(NotComparable, match="Give the candidate's run as the second directory"):
-        evidence.load(one)
+        reading.load(one)
     with pytest.raises(NotComparable, match="holds 2 endpoints"):
-        evidence.load(one, two)
+        reading.load(one, two)

@@ -263,12 +263,12 @@ def test_two_hundred_thousand_gaps_are_all_counted(tmp_path: Path) -> None:
 
 def test_the_token_rate_is_the_one_that_speedups_compare(tmp_path: Path) -> None:
     """Lanes that end far apart: tokens while both were busy, over that time, as gates.speed has it."""
-    from gates import evidence, speed
+    from gates import reading, speed
 
     records = [reply(chunks_ms=(100, 200)), reply(lane=1, sent_ms=50, chunks_ms=range(60, 500, 20))]
     load = only(tmp_path, [dataclasses.replace(record, id=f"{record.lane:032x}") for record in records])
     run = Run.open(tmp_path / "run")
-    arm = evidence.load(run, run).stock
+    arm = reading.load(run, run).stock
     of_pass = speed.rate(arm.passes[0])
     assert load.output_tokens_per_s is not None
     assert of_pass is not None

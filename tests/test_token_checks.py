@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from arms import EOS, LOSSLESS, Law, P, arm, compared
 from factories import heated
-from gates import checks, evidence, tokens
+from gates import checks, reading, tokens
 from gates.checks import Checked, Levels, Terms, eos, pit, tail
 from gates.evidence import Arm, Evidence
 from gates.finding import Finding
@@ -94,10 +94,10 @@ def test_ends_are_what_stopped_replies_end_with() -> None:
     """The id that stopped replies end with and never hold before; none where replies break off, or where the server
     leaves the end out, so that they seem to end with any token."""
     rng = np.random.default_rng(3)
-    assert evidence._end_ids(arm("stock", ENDING, 200, rng)) == frozenset({EOS})
-    assert evidence._end_ids(arm("stock", LOSSLESS, 50, rng)) == frozenset()
+    assert reading._end_ids(arm("stock", ENDING, 200, rng)) == frozenset({EOS})
+    assert reading._end_ids(arm("stock", LOSSLESS, 50, rng)) == frozenset()
     broken_off = arm("stock", LOSSLESS, 50, rng)
-    assert evidence._end_ids(_stopped(broken_off)) == frozenset()
+    assert reading._end_ids(_stopped(broken_off)) == frozenset()
 
 
 def _stopped(one: Arm) -> Arm:

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom, chi2, poisson
 
 from factories import FAST, SLOW, WARM, Server, Shape, comparison, heated
-from gates import alternatives, eprocess, evidence, pit, plan, rejection, residuals, strata, tokens
+from gates import alternatives, eprocess, pit, plan, reading, rejection, residuals, strata, tokens
 from gates.alternatives import ALTERNATIVES
 from gates.checks import tail
 from gates.eprocess import EProcess
@@ -236,7 +236,7 @@ def test_strata_are_unknown_where_the_wire_does_not_tell() -> None:
 
 def test_tokens_of_an_arm_add_up(tmp_path: Path) -> None:
     """Residuals as each statistic gives them; the e-process is the sum over profiles, and over levels of a stratum."""
-    found = evidence.load(comparison(tmp_path / "run", np.random.default_rng(7), SLOW, FAST, Shape(requests=20)))
+    found = reading.load(comparison(tmp_path / "run", np.random.default_rng(7), SLOW, FAST, Shape(requests=20)))
     made = tokens.of(found.candidate)
     rows = np.concatenate([one.scored.rows for one in found.candidate.passes if one.profile == "team"])
     assert made.residuals["junk"]["team"].d == pytest.approx(residuals.junk(residuals.cells(rows))[0])
@@ -251,7 +251,7 @@ def test_a_fault_is_suspected_and_named(tmp_path: Path) -> None:
     strict = plan.load("strict")
     for candidate, says in ((WARM, "looks like temperature ≈ 0.9"), (FAST, None)):
         run = comparison(tmp_path / str(says), np.random.default_rng(7), SLOW, candidate)
-        found = rejection.suspected(evidence.load(run), 2.5e-4, 1.25e-4, strict)
+        found = rejection.suspected(reading.load(run), 2.5e-4, 1.25e-4, strict)
         assert (found.says, None in found.profiles, found.excusable) == (says, says is not None, True)
 
 
@@ -264,7 +264,7 @@ def test_a_truncated_candidate_is_different_by_its_tail(tmp_path: Path) -> None:
         return np.asarray(q / q.sum(axis=1, keepdims=True))
 
     run = comparison(tmp_path / "run", np.random.default_rng(7), SLOW, Server(sampling=nucleus))
-    found = verdict.judge(evidence.load(run), plan.load("strict"), ("eos",))
+    found = verdict.judge(reading.load(run), plan.load("strict"), ("eos",))
     assert found.outcome == "different"
     assert found.diagnosis is not None and "top_p" in found.diagnosis
     assert next(one for one in found.findings if one.check == "tail" and one.profile is None).outcome == "different"
@@ -309,7 +309,7 @@ def test_scores_of_any_values_are_judged(tmp_path: Path, change: Callable[[np.nd
         rows = np.load(file)
         change(rows, rng.random(len(rows)) < 1 / 3)
         np.save(file, rows)
-    assert verdict.judge(evidence.load(Run.open(run.path)), plan.load("strict")).outcome in ("undecided", "different")
+    assert verdict.judge(reading.load(Run.open(run.path)), plan.load("strict")).outcome in ("undecided", "different")
 
 
 def test_arbitrary_tokens_weigh_by_how_sure_the_reference_is() -> None:

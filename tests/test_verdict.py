@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from factories import FAST, SLOW, WARM, Server, Shape, comparison, single
-from gates import evidence, plan, verdict
+from gates import plan, reading, verdict
 from gates.finding import Verdict
 from gates.plan import PlanError
 from gates.rejection import Suspected
@@ -19,7 +19,7 @@ DEMO = plan.load("demo").without({"eos"})  # the synthetic replies just break of
 
 def judged(path: Path, candidate: Server = FAST, shape: Shape | None = None, without: tuple[str, ...] = ()) -> Verdict:
     run = comparison(path / "run", np.random.default_rng(3), SLOW, candidate, shape)
-    return verdict.judge(evidence.load(run), DEMO, without)
+    return verdict.judge(reading.load(run), DEMO, without)
 
 
 def test_a_lossless_candidate_is_equivalent_with_its_speed(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_required_check_without_data_leaves_it_undecided(tmp_path: Path) -> No
 def test_other_prompts_are_never_equivalent(tmp_path: Path) -> None:
     """A candidate that shortens its prompts answers them well, and sooner: token ids that differ leave it undecided."""
     run = comparison(tmp_path / "run", np.random.default_rng(3), SLOW, FAST)
-    found = evidence.load(run)
+    found = reading.load(run)
     assert verdict.judge(found, DEMO).outcome == "equivalent"
     other = verdict.judge(dataclasses.replace(found, same_prompts=False), DEMO)
     assert (other.outcome, other.needs) == ("undecided", None)
@@ -85,7 +85,7 @@ def test_an_incomplete_run_may_be_different(tmp_path: Path) -> None:
 def test_between_passes_the_verdict_is_interim_and_may_be_equivalent(tmp_path: Path) -> None:
     """That is what lets a comparison stop as soon as it is decided."""
     run = comparison(tmp_path / "run", np.random.default_rng(3), shape=Shape(ended=None))
-    found = verdict.judge(evidence.load(run, between_passes=True), DEMO)
+    found = verdict.judge(reading.load(run, between_passes=True), DEMO)
     assert (found.outcome, found.interim) == ("equivalent", True)
 
 
@@ -120,7 +120,7 @@ def test_two_runs_are_judged_as_one_comparison(tmp_path: Path) -> None:
     """Stock first; their files stand under their roles."""
     stock = single(tmp_path / "a", np.random.default_rng(1))
     candidate = single(tmp_path / "b", np.random.default_rng(2), FAST)
-    found = verdict.judge(evidence.load(stock, candidate), DEMO)
+    found = verdict.judge(reading.load(stock, candidate), DEMO)
     assert found.outcome == "equivalent"
     assert {name.partition("/")[0] for name in found.inputs} == {"stock", "candidate"}
 
@@ -129,7 +129,7 @@ def test_levels_share_the_error_budget(tmp_path: Path) -> None:
     """Pooled sequences and the e-process half, strata a quarter, p-values a quarter; and looks for ever spend no more
     than one look."""
     run = comparison(tmp_path / "run", np.random.default_rng(3), shape=Shape(requests=8, passes=2))
-    found = evidence.load(run)
+    found = reading.load(run)
     modules = {name: verdict.checks.load(name) for name in DEMO.required}
     terms = {name: verdict._terms(modules, name, True, found, DEMO, CLEAN) for name in modules}
     sequences = {name: module.SEQUENCES for name, module in modules.items()}
@@ -148,7 +148,7 @@ def test_a_speed_beyond_the_acceptance_is_doubted(tmp_path: Path) -> None:
 def test_a_late_client_is_said(tmp_path: Path) -> None:
     """Above three milliseconds at the 99th percentile."""
     run = comparison(tmp_path / "run", np.random.default_rng(3), shape=Shape(requests=8))
-    found = evidence.load(run)
+    found = reading.load(run)
     late = dataclasses.replace(
         next(line for line in found.stock.telemetry),
         kind="client",

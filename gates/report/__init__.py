@@ -57,10 +57,10 @@ def judged(
 
     Raises PlanError, gates.evidence.NotComparable, loadgen.record.Broken.
     """
-    from gates import contest, evidence, plan, verdict
+    from gates import contest, plan, reading, verdict
 
     chosen = plan.load(plan_name or runs[0].asked.get("plan") or "strict")
-    found = evidence.load(*runs)
+    found = reading.load(*runs)
     if chosen.contest is None:
         return shown(runs, verdict.judge(found, chosen, without), None, submission)
     chosen.without(frozenset(without))  # a contest leaves nothing out
@@ -69,13 +69,13 @@ def judged(
 
 def as_judged(runs: Sequence[Run], verdict: Verdict) -> Report:
     """A report on a verdict that is there already. A contest's record is made again: verdict.json holds none."""
-    from gates import contest, evidence, plan
+    from gates import contest, plan, reading
 
     try:
         chosen = plan.load(verdict.plan)
     except plan.PlanError:  # judged by a file that is not here
         return shown(runs, verdict)
-    return shown(runs, verdict, contest.record(evidence.load(*runs), chosen) if chosen.contest is not None else None)
+    return shown(runs, verdict, contest.record(reading.load(*runs), chosen) if chosen.contest is not None else None)
 
 
 def shown(

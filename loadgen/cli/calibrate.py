@@ -30,8 +30,8 @@ def command(steps: int, as_json: bool) -> int:
     """
     from loadgen import held
     from loadgen.calibrate import STEPS, most_held
+    from loadgen.cli.interruptible import run_async
     from loadgen.cli.progress import Progress
-    from loadgen.cli.session import run_async
 
     found = run_async(_measured(STEPS[:steps], Progress()))
     most = most_held(found)

@@ -88,13 +88,13 @@ def _steps(url: str) -> dict[str, Any]:
 
 def _beside_the_model(out: Path, steps: Mapping[str, dict[str, Any]]) -> list[str]:
     """The measured speedups beside those that the cost model gives for the recorded steps."""
-    from gates import evidence
+    from gates import reading
     from loadgen.record import Run
     from loadgen.record.writer import write_json
     from servers.sim.modelled import LATE_SHARE
 
     late = {label: content["late_share"] or 0.0 for label, content in steps.items()}
-    found = evidence.load(Run.open(out))
+    found = reading.load(Run.open(out))
     speeds = {profile: _speedups(found, profile, steps) for profile in found.profiles}
     write_json(out / "cost_model.json", {"late_share": late, "speedups": speeds})
     lines = ["", f"cost model   {'   '.join(_told(name, pair) for name, pair in speeds.items())}"]

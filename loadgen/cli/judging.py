@@ -85,7 +85,8 @@ def submission_from(path: Path | None) -> dict[str, Any] | None:
 
 def driven(asked: "Session", progress: "Progress", judged: Callable[[], int]) -> int:
     """Drives, then shows; where driving broke off, what was completed is shown all the same, and the error raised."""
-    from loadgen.cli.session import conduct, real_world, run_async
+    from loadgen.cli.interruptible import run_async
+    from loadgen.cli.session import conduct, real_world
     from loadgen.endpoint import EndpointError
     from loadgen.side import ReferenceDied
     from loadgen.workers import WorkerDied
@@ -109,14 +110,14 @@ def decided_by(plan_name: str, without: Sequence[str]) -> "Callable[[Path], Deci
     different already, they are not even sent. Raises UsageError for a contest,
     whose rules say how many passes there are.
     """
-    from gates import checks, evidence, plan, verdict
+    from gates import checks, plan, reading, verdict
 
     chosen = plan.load(plan_name)
     if chosen.contest is not None:
         raise click.UsageError(f"Plan {chosen.name} asks for its passes whatever they show: leave --until-decided out.")
 
     def decided(path: Path) -> "Decision":
-        found = verdict.judge(evidence.load(Run.open(path), between_passes=True), chosen, without)
+        found = verdict.judge(reading.load(Run.open(path), between_passes=True), chosen, without)
         required = [one for one in found.findings if one.required]
         hopeless = any(one.missing and one.check in _NEED_SCORES for one in required)
         open_still = [one for one in required if one.outcome not in _SETTLED and not checks.probes(one.check)]

@@ -32,13 +32,13 @@ def command(run: Path, reference: str, oracles: tuple[str, ...], as_json: bool, 
     """
     from contextlib import ExitStack
 
-    from loadgen.cli import engines, scoring, session
+    from loadgen.cli import engines, interruptible, scoring, session
     from loadgen.cli.progress import Progress
 
     progress = Progress()
     with ExitStack() as stack:
         described = stack.enter_context(engines.endpoint(reference, "reference", given, progress))
         beside = [stack.enter_context(engines.endpoint(text, None, {}, progress)) for text in oracles]
-        scored = session.run_async(scoring.score_run(run, described, session.real_world(), progress, beside))
+        scored = interruptible.run_async(scoring.score_run(run, described, session.real_world(), progress, beside))
     scoring.show(scored, as_json)
     return 0

@@ -9,8 +9,9 @@ import click
 import orjson
 
 from loadgen import retokenized
+from loadgen.cli.described import described, described_reference
 from loadgen.cli.progress import Progress
-from loadgen.cli.session import World, described, described_reference, say_how_it_scores, say_left_out
+from loadgen.cli.session import World, say_how_it_scores, say_left_out
 from loadgen.discovery import open_endpoint
 from loadgen.endpoint import Endpoint, EndpointError, Opened
 from loadgen.oracle import checked

@@ -2,18 +2,17 @@
 
 import asyncio
 import datetime
-import signal
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen import compare, places
 from loadgen.backend import Backend, stamps, timed_transport
+from loadgen.cli.described import described, described_reference
 from loadgen.cli.progress import Progress
 from loadgen.discovery import open_endpoint
 from loadgen.drive import Alone, Crew
@@ -30,10 +29,7 @@ if TYPE_CHECKING:
     from loadgen.probe import Gathering
     from loadgen.score import Scores
 
-T = TypeVar("T")
-
 _MOST_REASONS = 3
-_ENDING = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +323,7 @@ def say_left_out(progress: Progress, title: str, scored: ScoredPass) -> None:
 
 
 def _asked(session: Session, sides: Sequence[Opened], reference: Opened | None) -> dict[str, Any]:
+    """What run.json says, without secrets."""
     profiles = {
         profile.name: {"digest": profile.digest(), **profile.model_dump(mode="json")}
         for profile in session.load.profiles
@@ -349,71 +346,6 @@ def _asked(session: Session, sides: Sequence[Opened], reference: Opened | None) 
         "submission": session.submission,
         **session.extra,
     }
-
-
-def described(side: Opened) -> dict[str, Any]:
-    """An endpoint for run.json: what was asked of it and what it said of itself, without secrets."""
-    served = side.served
-    facts = {
-        "models": served.models,
-        "owned_by": served.owned_by,
-        "max_model_len": served.max_model_len,
-        "version": served.version,
-    }
-    return side.endpoint.public() | {"model": side.target.model, "dialect": side.target.dialect.NAME, "served": facts}
-
-
-def described_reference(reference: Opened) -> dict[str, Any]:
-    """share: of the timed tokens that it is asked about."""
-    share = places.SHARE if reference.place_by_place else 1.0
-    return described(reference) | {"label": reference.endpoint.label, "share": share}
-
-
-def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Runs on uvloop where it is installed. SIGTERM and SIGHUP are interruptions like Ctrl-C: what was seen is written
-    down."""
-    factory = None
-    with suppress(ImportError):
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    with _handlers_kept(), asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(_terminable(main))
-
-
-@contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """A loop leaves the system's own handlers behind, and servers that we started need theirs back."""
-    before = {number: signal.getsignal(number) for number in _ENDING}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-async def _terminable(main: Coroutine[Any, Any, T]) -> T:
-    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(main)
-    terminated = False
-
-    def terminate() -> None:
-        nonlocal terminated
-        terminated = True
-        task.cancel()
-
-    for number in _ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
-            with suppress(NotImplementedError, RuntimeError, ValueError):  # no such platform, or not the main thread
-                loop.add_signal_handler(number, terminate)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait([task])
-        if terminated:
-            raise KeyboardInterrupt from None
-        raise
 
 
 def default_out(command: str) -> Path:
