@@ -464,7 +464,7 @@ def test_scores_of_two_models_are_never_mixed(loadgate: Any, stock: str, compare
 
 
 def test_until_decided_stops_with_the_verdict(stock: str, loadgate: Any, tmp_path: Path) -> None:
-    """Temperature .7 is found in the first pass of twenty: the others are saved, and the run is whole."""
+    """Temperature .7 is found in the first pass of twenty: the rest is saved, probes too, and the run is whole."""
     out = tmp_path / "run"
     body = ["--candidate-extra-body", '{"temperature": 0.7}']
     said = loadgate(
@@ -484,7 +484,7 @@ def test_until_decided_stops_with_the_verdict(stock: str, loadgate: Any, tmp_pat
     end = json.loads((out / "end.json").read_bytes())
 
     assert said.code == 1
-    assert "decided after 1 of 20 passes: the other passes are saved" in said.err
+    assert "decided after 1 of 20 passes: the other passes and the probes are saved" in said.err
     assert (end["reason"], Run.open(out).complete) == ("done", True)
     assert {record.pass_no for record in Run.open(out).records() if record.phase == "timed"} == {0}
     assert json.loads((out / "run.json").read_bytes())["until_decided"] is True
