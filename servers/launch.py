@@ -1,19 +1,26 @@
-"""Recipe → process group, log file, wait until healthy, stop: no server outlives the program that started it."""
+"""Recipe → process group, log file, wait until healthy, stop: no server outlives the program that started it.
+
+Between the two stands a keeper, which ends the server where the program is killed and can do nothing any more.
+"""
 
 import atexit
+import errno
 import http.client
 import importlib
 import json
 import os
 import pkgutil
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self, cast
@@ -21,7 +28,7 @@ from typing import Any, Self, cast
 from pydantic import BaseModel, ValidationError
 
 from loadgen.record import nearest
-from servers import group, recipes
+from servers import group, keeper, recipes
 from servers.causes import cause_of
 from servers.recipes import Command, Recipe
 
@@ -30,7 +37,7 @@ Progress = Callable[[float, str], None]
 
 _LOOK_EVERY_S = 0.2
 _ANSWER_WITHIN_S = 5.0
-_HELPERS_GRACE_S = 10.0
+_GRACE_S = 30.0
 _TAIL_BYTES = 65_536
 _TAIL_LINES = 12
 
@@ -104,35 +111,50 @@ def start_command(command: Command, port: int, log: Path | None = None) -> "Serv
     _clean_up_on_signals()
     log = log or _new_log()
     environment = {**os.environ, **command.env, **{name: os.environ[ours] for name, ours in command.secrets.items()}}
+    _refuse_missing(command.argv[0], environment)
+    theirs, ours = os.pipe()
+    # Isolated: what the engine's environment says to Python is for the engine.
+    kept = [sys.executable, "-I", "-S", keeper.__file__, str(theirs), str(_GRACE_S), *command.argv]
     try:
         with log.open("ab") as sink:
             log_from = sink.tell()
             sink.write(f"$ {command.shell()}\n".encode())
             sink.flush()
             process = subprocess.Popen(
-                command.argv,
+                kept,
                 env=environment,
+                pass_fds=[theirs],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
     except OSError as error:
+        os.close(ours)
         raise LaunchFailed(f"{error.filename or command.argv[0]} cannot be used: {error.strerror}.") from error
+    finally:
+        os.close(theirs)
     key_name = next(iter(command.secrets.values()), None)
-    return Server(process, port, log, log_from, api_key=os.environ[key_name] if key_name else None)
+    key = os.environ[key_name] if key_name else None
+    return Server(Kept(process, ours), port, log, log_from, api_key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The keeper, and our end of its pipe: while that is open, it knows us alive."""
+
+    process: "subprocess.Popen[bytes]"
+    pipe: int
 
 
 class Server:
-    """One server process with its group. `with` stops it on leaving; at the latest it stops at our exit."""
+    """One server with its process group. `with` stops it on leaving; at the latest it stops at our exit."""
 
-    def __init__(
-        self, process: "subprocess.Popen[bytes]", port: int, log: Path, log_from: int, api_key: str | None
-    ) -> None:
+    def __init__(self, kept: Kept, port: int, log: Path, log_from: int, api_key: str | None) -> None:
         self.port = port
         self.log = log
         self._log_from = log_from  # bytes before it are an earlier server's
-        self._process = process
+        self._process, self._pipe = kept.process, kept.pipe
         self._api_key = api_key
         self._stopped = False
         atexit.register(self.stop)
@@ -143,6 +165,7 @@ class Server:
 
     @property
     def pid(self) -> int:
+        """The keeper's, which leads the group and passes signals on."""
         return self._process.pid
 
     def alive(self) -> bool:
@@ -173,7 +196,7 @@ class Server:
         self._process.wait()
         raise LaunchFailed(self._obituary())
 
-    def stop(self, grace_s: float = 30.0) -> None:
+    def stop(self, grace_s: float = _GRACE_S) -> None:
         """Ask the server to end (SIGTERM), then end its whole group (SIGKILL). Safe to call again.
 
         An exception on the way, as by a second Ctrl-C, cuts the grace short.
@@ -186,10 +209,11 @@ class Server:
                 self._process.terminate()
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(grace_s)
-                    helpers_grace_s = _HELPERS_GRACE_S
+                    helpers_grace_s = keeper.HELPERS_GRACE_S
         finally:
             group.end(self.pid, helpers_grace_s)
             self._process.wait()
+            os.close(self._pipe)
             self._stopped = True
             atexit.unregister(self.stop)
 
@@ -261,6 +285,13 @@ def _refuse_taken(port: int) -> None:
             raise LaunchFailed(
                 f"Port {port} of {HOST} cannot be used: {error.strerror}. Choose another with --port."
             ) from error
+
+
+def _refuse_missing(program: str, environment: Mapping[str, str]) -> None:
+    """Said here, and not by the keeper in the log. Raises LaunchFailed."""
+    if shutil.which(program, path=environment.get("PATH")) is None:
+        why = errno.EACCES if Path(program).exists() else errno.ENOENT
+        raise LaunchFailed(f"{program} cannot be used: {os.strerror(why)}.")
 
 
 def _new_log() -> Path:

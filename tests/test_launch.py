@@ -1,6 +1,7 @@
 """Servers come up, tell why when they do not, and never outlive the program that started them."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -212,6 +213,59 @@ def test_owner_ended_by_a_signal_leaves_nothing(log: Path, number: int, code: in
         owner.send_signal(number)
         assert owner.wait(30) == code
     assert gone(pid)
+
+
+BROKEN_OFF = """
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[4])
+import test_launch
+from servers import launch
+port, launch._GRACE_S = int(sys.argv[2]), 1.0
+server = launch.start_command(test_launch.small_server(port, {"DEAF": sys.argv[3]}), port, Path(sys.argv[1]))
+print(server.pid, flush=True)
+if sys.argv[3]:
+    server.wait_healthy(30)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("deaf", ["", "1"], ids=["at its start", "deaf, with a child"])
+def test_owner_killed_outright_leaves_nothing(log: Path, deaf: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kill -9 gives a program no chance to clean up: its keeper does, and the port is free again."""
+    port = launch.free_port()
+    words = [str(log), str(port), deaf, str(Path(__file__).parent)]
+    with subprocess.Popen(
+        [sys.executable, "-c", BROKEN_OFF, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        assert owner.stdout.readline() == "up\n"
+        owner.kill()
+    assert gone(pid, within_s=15)
+    if deaf:
+        assert gone(int(log.read_text().split("child ")[-1].split()[0]))
+    launch._refuse_taken(port)
+
+
+def test_children_that_left_the_group_are_ended_too(log: Path) -> None:
+    """A daemon of its own session, orphaned on purpose: the keeper adopts it."""
+    daemon = """
+        import subprocess, sys, time
+        child = [sys.executable, "-c", "import time; time.sleep(600)"]
+        print("child", subprocess.Popen(child, start_new_session=True).pid, flush=True)
+        time.sleep(600)
+    """
+    server = launch.start_command(program(daemon), launch.free_port(), log)
+    until = time.monotonic() + 30
+    while not (said := re.search(r"^child (\d+)$", log.read_text(), re.MULTILINE)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert said is not None
+    child = int(said[1])
+    os.kill(server.pid, signal.SIGTERM)
+    assert gone(child, within_s=20)
+    server.stop()
 
 
 def test_key_is_used_and_never_written_by_us(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
