@@ -214,16 +214,19 @@ class Pair:
         return float(self.weights @ self.gaps)
 
     def p_value(self, rng: np.random.Generator) -> float:
-        """P of so large a gap where both draw from one law, be it p or not: their draws might as well be swapped."""
+        """P of so large a Q of the candidate's, or a larger, given both servers' draws together, where they come from
+        one law, be it p or not: they might as well be swapped.
+
+        Q alone is the best of Q − wQ_s here. Of n draws each, with x half the difference of the two shares and y their
+        mean less p, it is (1 − w)|x|² + 2(1 + w)x·y and a constant; an error δ of the candidate's alone gives |x|² and
+        4x·y the means |δ|²/4 and |δ|² at variances of 1 to 8, so that |x|² and x·y belong together as 1 to 2.
+        """
         together, p, weight = self.candidate.counts + self.stock.counts, self.candidate.p, self.weights
         simulated = np.empty((SIMULATED, len(together)))
         for place, (counts, n) in enumerate(zip(together, self.candidate.n, strict=True)):
             ours = rng.multivariate_hypergeometric(counts, n, size=SIMULATED)
-            law = p[place]
-            simulated[:, place] = (
-                distances(ours[:, None], law[None])[:, 0] - distances((counts - ours)[:, None], law[None])[:, 0]
-            )
-        return beyond(self.gap, weight * simulated)
+            simulated[:, place] = distances(ours[:, None], p[place][None])[:, 0]
+        return beyond(float(weight @ distances(self.candidate.counts, p)), weight * simulated)
 
     def spread(self) -> float:
         """Standard error of the gap, from how it differs between the places: whatever the two laws are."""

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHARE = 0.25
-"""Of the places of timed replies. Probes are few, and some are read place after place: all of theirs are scored."""
+"""Of the places of timed replies."""
+
+FIRST = 16
+"""Places of a probe's reply, which is read place after place from the first on."""
 
 _STREAM = 1  # apart from other draws of the same record's key
 
@@ -31,7 +34,7 @@ def drawn(record: Record, length: int) -> "Sequence[int]":
     import numpy as np
 
     if record.phase == "probe":
-        return range(length)
+        return range(min(length, FIRST))
     chance = np.random.default_rng([int(record.id[:16], 16), _STREAM]).random(length)
     return [int(place) for place in np.flatnonzero(chance < SHARE)]
 

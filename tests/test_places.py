@@ -80,9 +80,10 @@ def test_so_many_of_each_reply_would_choose_by_what_was_drawn() -> None:
     assert np.mean(one_each) > 10 * np.std(one_each) / math.sqrt(len(one_each))
 
 
-def test_probes_are_scored_whole() -> None:
-    """Some checks read theirs place after place."""
+def test_probes_are_scored_from_the_first_place_on() -> None:
+    """Their checks read place after place, so far as there are scores."""
     assert list(places.drawn(reply(3, "probe"), 5)) == [0, 1, 2, 3, 4]
+    assert list(places.drawn(reply(3, "probe"), 500)) == list(range(places.FIRST))
 
 
 # How it is asked, and what comes back.
