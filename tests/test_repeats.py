@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from scipy.stats import binom, multinomial
+from scipy.stats import binom, multinomial, multivariate_hypergeom
 
 from gates import repeats
 from gates.repeats import Draws, Pair
@@ -169,6 +169,23 @@ def test_equal_servers_that_both_miss_the_reference_differ_no_more_often_than_th
     assert (chances <= 0.01).sum() <= binom.ppf(0.999, 500, 0.01)
     assert (chances > 0.5).mean() == pytest.approx(0.5, abs=0.1)
     assert np.mean(np.array(alone) <= 0.01) > 0.9
+
+
+def test_the_chance_of_a_swap_is_that_of_every_split() -> None:
+    """One place, 5 draws of the candidate's and 4 of stock's: all ways to deal out the nine, by scipy's law."""
+    candidate, stock = np.array([4, 1, 0, 0]), np.array([1, 1, 1, 1])
+    together, law = candidate + stock, multivariate_hypergeom(candidate + stock, candidate.sum())
+    seen = repeats.distances(candidate[None], P[None])[0]
+    exact = sum(
+        law.pmf(split)
+        for split in itertools.product(*(range(count + 1) for count in together))
+        if sum(split) == candidate.sum() and repeats.distances(np.array([split]), P[None])[0] >= seen - 1e-12
+    )
+    pair = Pair(*(Draws([("a", ())], counts[None], P[None]) for counts in (candidate, stock)))
+    chances = [pair.p_value(np.random.default_rng(seed)) for seed in range(8)]
+
+    assert 0.02 < exact < 0.5
+    assert np.mean(chances) == pytest.approx(exact, abs=4 * math.sqrt(exact / (8 * repeats.SIMULATED)) + 1e-3)
 
 
 def test_one_server_off_is_told_from_stock() -> None:
