@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gates import setup
 from gates.evidence import Arm, Evidence, Pass, Reply
 from gates.finding import Score, Speed
+from loadgen.record import Setting
 
 LEVEL = 0.95
 LATE_MS = 3.0
@@ -177,7 +179,7 @@ def measure(evidence: Evidence) -> Speeds:
     }
     warnings = [f"{doubt} {_named(passes)}" for doubt, passes in doubts.items()]
     warnings += _too_fast(ratios, accepted, evidence) + _bundled(accepted, evidence)
-    warnings += _cached(evidence) + _client(evidence)
+    warnings += setup.differences(*_settings(evidence)) + _cached(evidence) + _client(evidence)
     return Speeds(ratios, specscore(ratios, evidence.profiles), accepted, warnings)
 
 
@@ -226,6 +228,19 @@ def _bundled(accepted: Mapping[str, float], evidence: Evidence) -> list[str]:
                 "come bundled, so gaps between its chunks are not those between its steps; rates are not touched."
             )
     return warnings
+
+
+def _settings(evidence: Evidence) -> tuple[dict[Setting, str], dict[Setting, str]]:
+    """Stock's and the candidate's, as they told them; empty where a run does not hold them."""
+    stock, candidate = (
+        (
+            run.asked.get("endpoints", {}).get(arm.label, {}).get("settings") or {}
+            for run, arm in zip((evidence.runs[0], evidence.runs[-1]), evidence.arms, strict=True)
+        )
+        if evidence.runs
+        else ({}, {})
+    )
+    return stock, candidate
 
 
 def _cached(evidence: Evidence) -> list[str]:

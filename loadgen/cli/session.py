@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from loadgen import compare, places
+from loadgen import compare, places, reported
 from loadgen.backend import Backend, stamps, timed_transport
 from loadgen.cli.described import described, described_reference
 from loadgen.cli.progress import Progress
@@ -20,7 +20,7 @@ from loadgen.endpoint import Endpoint, Opened, Transport
 from loadgen.held import Held, stored
 from loadgen.oracle import Oracle
 from loadgen.oracle import checked as checked_oracles
-from loadgen.record import Probe, Record, RunWriter
+from loadgen.record import Probe, Record, RunWriter, Setting
 from loadgen.record.writer import host_facts, take_anchor, write_oracle
 from loadgen.score import CannotScore, ScoredPass, check_reference, score_pass, throttle
 from loadgen.telemetry import Clock, Observer
@@ -112,9 +112,11 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
     """
     async with AsyncExitStack() as stack:
         sides = [await _opened(endpoint, world, stack) for endpoint in session.endpoints]
+        told = [await reported.settings(side) for side in sides]
+        _say_differences(session, told, progress)
         reference = await _reference(session, sides, world, stack, progress)
         oracles = await _oracles(session, reference, world, stack)
-        writer = RunWriter(session.out, _asked(session, sides, reference), take_anchor(_stamps(sides)))
+        writer = RunWriter(session.out, _asked(session, sides, reference, told), take_anchor(_stamps(sides)))
         for oracle in oracles:
             write_oracle(session.out, oracle.name, described(oracle.opened))
         counts = {"passes": 0, "requests": 0, "failed": 0}
@@ -322,7 +324,18 @@ def say_left_out(progress: Progress, title: str, scored: ScoredPass) -> None:
         progress.say(f"warning: {title}: {rest} more replies left out for other reasons")
 
 
-def _asked(session: Session, sides: Sequence[Opened], reference: Opened | None) -> dict[str, Any]:
+def _say_differences(session: Session, told: Sequence[Mapping[Setting, str]], progress: Progress) -> None:
+    """Before anything is driven, when it can still be mended."""
+    if session.roles is not None:
+        from gates import setup
+
+        for sentence in setup.differences(*told):
+            progress.say(f"warning: {sentence}")
+
+
+def _asked(
+    session: Session, sides: Sequence[Opened], reference: Opened | None, told: Sequence[Mapping[Setting, str]]
+) -> dict[str, Any]:
     """What run.json says, without secrets."""
     profiles = {
         profile.name: {"digest": profile.digest(), **profile.model_dump(mode="json")}
@@ -338,7 +351,10 @@ def _asked(session: Session, sides: Sequence[Opened], reference: Opened | None) 
         "passes": session.load.passes,
         "order": "abba" if len(sides) == 2 else "single",
         "profiles": profiles,
-        "endpoints": {side.endpoint.label: described(side) for side in sides},
+        "endpoints": {
+            side.endpoint.label: described(side) | {"settings": settings}
+            for side, settings in zip(sides, told, strict=True)
+        },
         "roles": session.roles,
         "drivers": asdict(session.drivers),
         "probes": list(session.probes),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
-from loadgen.record import SCORED_TOP_K, Logprob, Usage, nearest
+from loadgen.record import SCORED_TOP_K, Logprob, Setting, Usage, nearest
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -88,6 +88,7 @@ class Dialect(Protocol):
 
     NAME: str
     METRICS: Mapping[str, Metric]  # neutral name → the server's
+    SETTINGS_PAGE: str | None  # beside the API; None: it does not tell its settings
     PATHS: Mapping[str, str]  # of "completions", "chat" and "scores"; with a leading slash it lies beside the API
 
     def body(self, request: "Request", model: str) -> dict[str, Any]:
@@ -108,6 +109,9 @@ class Dialect(Protocol):
 
     def read_next(self, answer: dict[str, Any]) -> list[tuple[int, float]]:
         """What may stand there: ids and log-probabilities, those asked for and the sampled one. Raises ValueError."""
+
+    def settings(self, page: str) -> dict[Setting, str]:
+        """Setting → value of what bears on speed, as SETTINGS_PAGE tells it. Raises ValueError, KeyError, TypeError."""
 
     def capacity(self, families: Iterable["Family"]) -> int | None:
         """Tokens that fit into the server's KV cache, from its parsed metrics; None where they do not say."""

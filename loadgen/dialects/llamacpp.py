@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from loadgen.dialects import Metric, Reading, Scored
 from loadgen.dialects.openai import as_count, base_body, first_choice, listed, read_choice, read_logprobs, sampling
-from loadgen.record import SCORED_TOP_K, Usage
+from loadgen.record import SCORED_TOP_K, Setting, Usage
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 NAME = "llamacpp"
 PATHS: Mapping[str, str] = {"completions": "/completion", "chat": "chat/completions"}
+SETTINGS_PAGE: str | None = "props"
 METRICS: Mapping[str, Metric] = {
     "running": Metric(("llamacpp:requests_processing",), "sum"),
     "waiting": Metric(("llamacpp:requests_deferred",), "sum"),
@@ -108,6 +111,14 @@ def next_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
 def read_next(answer: dict[str, Any]) -> list[tuple[int, float]]:
     (entry,) = answer["completion_probabilities"]
     return listed((top["id"], top["logprob"]) for top in entry["top_logprobs"])
+
+
+def settings(page: str) -> dict[Setting, str]:
+    """Slots, and the tokens of each."""
+    told = orjson.loads(page)
+    longest = (told.get("default_generation_settings") or {}).get("n_ctx")
+    named: dict[Setting, Any] = {"most sequences at once": told.get("total_slots"), "longest sequence": longest}
+    return {name: str(value) for name, value in named.items() if value is not None}
 
 
 def capacity(families: "Iterable[Family]") -> int | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loadgen.dialects import DialectError, Metric, Reading, Scored, ServerError
-from loadgen.record import Logprob, Usage
+from loadgen.record import Logprob, Setting, Usage
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from loadgen.request import Request
 
 NAME = "openai"
+SETTINGS_PAGE: str | None = None
 METRICS: Mapping[str, Metric] = {}
 PATHS: Mapping[str, str] = {"completions": "completions", "chat": "chat/completions"}
 
@@ -218,6 +219,11 @@ def next_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
 
 def read_next(answer: dict[str, Any]) -> list[tuple[int, float]]:
     raise ValueError("The plain standard has no ids of alternatives.")
+
+
+def settings(page: str) -> dict[Setting, str]:
+    """Nothing: the standard has no such page."""
+    return {}
 
 
 def capacity(families: "Iterable[Family]") -> int | None:

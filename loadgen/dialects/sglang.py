@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+import orjson
+
 from loadgen.dialects import Metric, Reading, Scored, ServerError
 from loadgen.dialects.openai import PATHS as METHODS
 from loadgen.dialects.openai import (
@@ -17,7 +19,7 @@ from loadgen.dialects.openai import (
     sampling,
     unique,
 )
-from loadgen.record import SCORED_TOP_K, Logprob, Usage
+from loadgen.record import SCORED_TOP_K, Logprob, Setting, Usage
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -33,6 +35,7 @@ def _metric(name: str, combine: Literal["sum", "max"] = "sum") -> Metric:
 NAME = "sglang"
 # Scores come from /generate alone. Replies do not: it repeats all that was said in every event.
 PATHS: Mapping[str, str] = {**METHODS, "scores": "/generate"}
+SETTINGS_PAGE: str | None = "server_info"
 METRICS: Mapping[str, Metric] = {
     "running": _metric("num_running_reqs"),
     "waiting": _metric("num_queue_reqs"),
@@ -43,6 +46,13 @@ METRICS: Mapping[str, Metric] = {
     # Its gauges of acceptance hold the last interval's value, not a pass's.
     "verify_calls": _metric("spec_verify_calls_total"),
     "cached_tokens": _metric("cached_tokens_total"),
+}
+_SETTINGS: Mapping[Setting, str] = {
+    "KV cache type": "kv_cache_dtype",
+    "KV cache block size": "page_size",
+    "share of the memory": "mem_fraction_static",
+    "most sequences at once": "max_running_requests",
+    "longest sequence": "context_length",
 }
 _CAPACITY = ("sglang:max_total_num_tokens", "sglang_max_total_num_tokens")
 
@@ -210,6 +220,15 @@ def next_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
 
 def read_next(answer: dict[str, Any]) -> list[tuple[int, float]]:
     raise ValueError("SGLang scores whole prompts.")
+
+
+def settings(page: str) -> dict[Setting, str]:
+    """Of its arguments as it resolved them."""
+    told = orjson.loads(page)
+    found = {ours: str(told[theirs]) for ours, theirs in _SETTINGS.items() if told.get(theirs) is not None}
+    if told.get("disable_radix_cache") is not None:
+        found["prefix cache"] = str(not told["disable_radix_cache"])
+    return found
 
 
 def capacity(families: "Iterable[Family]") -> int | None:

@@ -14,7 +14,7 @@ from loadgen.dialects.openai import (
     read_choice,
     sampling,
 )
-from loadgen.record import SCORED_TOP_K
+from loadgen.record import SCORED_TOP_K, Setting
 
 if TYPE_CHECKING:
     from prometheus_client import Metric as Family
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 NAME = "vllm"
 PATHS: Mapping[str, str] = {**METHODS, "scores": "completions"}
+SETTINGS_PAGE: str | None = "metrics"
 METRICS: Mapping[str, Metric] = {
     "running": Metric(("vllm:num_requests_running",), "sum"),
     "waiting": Metric(("vllm:num_requests_waiting",), "sum"),
@@ -35,6 +36,14 @@ METRICS: Mapping[str, Metric] = {
     "draft_tokens": Metric(("vllm:spec_decode_num_draft_tokens_total",), "sum"),
     "accepted_tokens": Metric(("vllm:spec_decode_num_accepted_tokens_total",), "sum"),
     "cached_tokens": Metric(("vllm:prompt_tokens_cached_total",), "sum"),
+}
+
+_SETTINGS: Mapping[Setting, str] = {
+    "prefix cache": "enable_prefix_caching",
+    "KV cache (tokens)": "kv_cache_size_tokens",
+    "KV cache block size": "block_size",
+    "KV cache type": "cache_dtype",
+    "share of the memory": "gpu_memory_utilization",
 }
 
 
@@ -116,6 +125,16 @@ def next_body(token_ids: list[int], model: str) -> dict[str, Any] | None:
 def read_next(answer: dict[str, Any]) -> list[tuple[int, float]]:
     (top,) = answer["choices"][0]["logprobs"]["top_logprobs"]
     return listed((as_token_id(name), value) for name, value in top.items())
+
+
+def settings(page: str) -> dict[Setting, str]:
+    """The labels of its cache's configuration; of several engines, the first one's."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    lines = "\n".join(line for line in page.split("\n") if line.startswith("vllm:cache_config_info"))
+    samples = [sample for family in text_string_to_metric_families(lines + "\n") for sample in family.samples]
+    labels = samples[0].labels if samples else {}
+    return {ours: labels[theirs] for ours, theirs in _SETTINGS.items() if labels.get(theirs, "None") != "None"}
 
 
 def capacity(families: "Iterable[Family]") -> int | None:

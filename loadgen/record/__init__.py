@@ -11,6 +11,7 @@ from loadgen.record.fields import (
     Phase,
     Probe,
     Record,
+    Setting,
     Telemetry,
     Usage,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "Run",
     "RunExists",
     "RunWriter",
+    "Setting",
     "Telemetry",
     "Usage",
     "available",

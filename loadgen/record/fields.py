@@ -33,6 +33,17 @@ FailureKind = Literal[
     "aborted",
 ]
 
+Setting = Literal[
+    "prefix cache",
+    "KV cache (tokens)",
+    "KV cache block size",
+    "KV cache type",
+    "share of the memory",
+    "most sequences at once",
+    "longest sequence",
+]
+"""What a server may tell of its own set-up."""
+
 SCORED_TOP_K = 20
 """Alternatives kept a position: the reference's likeliest tokens."""
 
