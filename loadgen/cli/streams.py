@@ -186,13 +186,12 @@ class Streams:
         found = prefixes.Chances.joined(list(self._spread(f"repeated draws, noise of KL {kl:g}", task, runs, 10)))
         most = bounds.DRAWS[f"{kl:g}"]
         at = max(place for place, size in enumerate(sizes) if size * draws <= most)
-        missed = int((found.reference[:, at] > ALPHA).sum())
-        says = f"repeat_prefix, KL {kl:g} not found by the reference in {sizes[at] * draws:,} draws"
-        self.bounds.append(bounds.counted(says, missed, runs, 1 - bounds.POWER))
-        said = {
-            half: self._of_power((chances <= ALPHA).mean(axis=0), sizes)
-            for half, chances in (("reference", found.reference), ("verdict", found.both))
-        }
+        halves = {"reference": found.reference, "verdict": found.both}
+        for half, chances in halves.items():
+            missed = int((chances[:, at] > ALPHA).sum())
+            says = f"repeat_prefix, KL {kl:g} not found in {sizes[at] * draws:,} draws, {half}"
+            self.bounds.append(bounds.counted(says, missed, runs, 1 - bounds.POWER))
+        said = {half: self._of_power((chances <= ALPHA).mean(axis=0), sizes) for half, chances in halves.items()}
         return {"runs": runs, **said}
 
     def _of_power(self, power: "npt.NDArray[np.float64]", sizes: Sequence[int]) -> dict[str, Any]:
