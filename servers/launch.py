@@ -52,14 +52,14 @@ class LaunchFailed(Exception):
 
 def recipe_names() -> list[str]:
     """All recipes by their keys, sorted."""
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(recipes.__path__))
+    return sorted(recipes.key(module.name) for module in pkgutil.iter_modules(recipes.__path__))
 
 
 def load_recipe(name: str) -> Recipe:
     """The recipe of that key. Raises RecipeError with the nearest names."""
     if name not in recipe_names():
         raise RecipeError(f"There is no recipe {name!r}. {nearest(name, recipe_names())}")
-    return cast(Recipe, importlib.import_module(f"servers.recipes.{name.replace('-', '_')}"))
+    return cast(Recipe, importlib.import_module(f"servers.recipes.{recipes.module(name)}"))
 
 
 def parse_settings(recipe: Recipe, assignments: Iterable[str]) -> BaseModel:

@@ -69,11 +69,10 @@ def make_tiny(out: Path, *options: str) -> str:
     return with_torch(str(Path(__file__).parent.parent / "servers" / "tiny.py"), str(out), *options)
 
 
-def with_torch(*arguments: str) -> str:
-    """What the engine's own Python printed."""
-    done = subprocess.run(
-        [os.environ[PYTHON_VARIABLE], *arguments], capture_output=True, text=True, timeout=300, check=False
-    )
+def with_torch(*arguments: str, given: str = "") -> str:
+    """What the engine's own Python printed. given: on its standard input."""
+    command = [os.environ[PYTHON_VARIABLE], *arguments]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

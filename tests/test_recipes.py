@@ -4,17 +4,24 @@ import json
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from servers import launch
+from conftest import with_torch
+from servers import launch, recipes
 from servers.recipes import Command
+
+ENGINE = os.environ.get("LOADGATE_VLLM_PYTHON", "")  # before it is hidden from the recipes
 
 
 @pytest.fixture(autouse=True)
 def _python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOADGATE_VLLM_PYTHON", "/engine/bin/python")
+    for engine in ("VLLM", "SGLANG"):
+        monkeypatch.setenv(f"LOADGATE_{engine}_PYTHON", "/engine/bin/python")
+    for name in ("LOADGATE_LLAMA_SERVER", "LOADGATE_TRTLLM_SERVE", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("MY_KEY", raising=False)
 
 
@@ -39,10 +46,100 @@ def speculation(argv: list[str]) -> dict[str, Any]:
 
 
 def test_names() -> None:
-    """The file's name, with dashes, is the recipe's key; each says in a line what it is."""
+    """A file's name is the recipe's key, with dashes and dots; each says in a line what it is and what it needs."""
     names = launch.recipe_names()
-    assert names == ["sim", "sim-spec", "vllm", "vllm-draft", "vllm-ngram"]
-    assert all(launch.load_recipe(name).ABOUT for name in names)
+    assert names == sorted(set(names)) and {"sim", "vllm", "qwen3.5-27b-mtp", "qwen3-8b-draft-0.6b"} <= set(names)
+    for name in names:
+        recipe = launch.load_recipe(name)
+        assert recipe.ABOUT and recipe.NEEDS
+        assert recipes.key(recipe.__name__.rpartition(".")[2]) == name  # type: ignore[attr-defined]
+
+
+GOLDEN = Path(__file__).parent / "data" / "recipes.txt"
+"""name: command, as --print shows it on a GPU; made by `python tests/test_recipes.py` and read by a person."""
+
+REQUIRED = {"model": "my/model", "draft": "my/draft"}
+
+
+def shown(name: str) -> str:
+    """With as few settings as the recipe takes; what differs between machines is replaced."""
+    fields = launch.load_recipe(name).Settings.model_fields
+    given = [f"{key}={REQUIRED[key]}" for key, field in fields.items() if field.is_required()]
+    made = command(name, *given, *(["device=cuda"] if "device" in fields else []))
+    return made.shell().replace(shlex.quote(sys.executable), "python")
+
+
+@pytest.mark.parametrize("name", launch.recipe_names())
+def test_the_command_is_the_one_that_was_reviewed(name: str) -> None:
+    """--print of every recipe, word for word."""
+    golden = dict(line.split(": ", 1) for line in GOLDEN.read_text().splitlines())
+    assert sorted(golden) == launch.recipe_names()
+    assert shown(name) == golden[name]
+
+
+@pytest.mark.parametrize("name", launch.recipe_names())
+def test_what_a_recipe_does_not_know_is_refused(name: str) -> None:
+    """With the nearest that there is."""
+    assert "There is no setting 'sed' here. Did you mean seed" in refusal(name, "sed=1") or name == "trtllm"
+
+
+@pytest.mark.parametrize("name", [name for name in launch.recipe_names() if name.startswith(("sglang-", "llamacpp-"))])
+def test_stock_and_speculating_servers_differ_in_speculation_alone(name: str) -> None:
+    """Whatever the engine: the stock server's flags come first, and all of them."""
+    stock = shown(name.partition("-")[0])
+    assert shown(name).startswith(stock + " --spec") or shown(name).startswith(stock + " -md ")
+
+
+def test_a_patched_engine_comes_before_the_installed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder is the first that Python looks into; one that is none is refused."""
+    monkeypatch.setenv("PYTHONPATH", "/before")
+    made = command("qwen3.5-27b-mtp", f"engine_dir={tmp_path}")
+    assert made.env["PYTHONPATH"] == f"{tmp_path}{os.pathsep}/before"
+    assert (
+        f"engine_dir (a patched vLLM's folder, put before the installed one): {tmp_path / 'x'} is no folder"
+        in refusal("vllm", "model=m", f"engine_dir={tmp_path / 'x'}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("tiers", "right"),
+    [("[[1,4,6],[5,9,3]]", True), ("[[2,4,6]]", False), ("[[1,4,6],[6,9,3]]", False), ("[]", False), ("[[1,4", False)],
+)
+def test_tiers_follow_each_other(tiers: str, right: bool) -> None:
+    if right:
+        argv = command("qwen3.5-27b-mtp", f"tiers={tiers}").argv
+        assert speculation(argv)["num_speculative_tokens_per_batch_size"] == [[1, 4, 6], [5, 9, 3]]
+    else:
+        assert "The setting tiers" in refusal("qwen3.5-27b-mtp", f"tiers={tiers}")
+
+
+NOT_HERE = {
+    "qwen3.5-27b-mtp": "Unsupported speculative method: 'mtp'",
+    "vllm-mtp": "Unsupported speculative method: 'mtp'",
+    "vllm-dflash": "Model architectures ['DFlashQwen3ForCausalLM'] are not supported",
+    "vllm-suffix": "Arctic Inference is required",
+}
+"""What a configuration of speculation refuses with a small model that has no layer for multi-token prediction, for lack
+of a real drafter and of a package; their arguments are accepted like all others'."""
+
+
+@pytest.mark.engine
+def test_the_real_vllm_accepts_every_recipe(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own parser of arguments, and its own configuration of speculation."""
+    monkeypatch.setenv("LOADGATE_VLLM_PYTHON", ENGINE)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    names = [name for name in launch.recipe_names() if name.startswith(("vllm", "qwen"))]
+    commands = {name: shlex.split(shown(name)) for name in names}
+    flags = {name: argv[argv.index("vllm.entrypoints.openai.api_server") + 1 :] for name, argv in commands.items()}
+    script = Path(__file__).parent / "vllm_arguments.py"
+    answer = with_torch(str(script), str(tiny_model / "target"), given=json.dumps(flags))
+    said = json.loads(answer.splitlines()[-1])
+    assert sorted(said) == names
+    for name, refused in said.items():
+        if name in NOT_HERE:
+            assert refused is not None and NOT_HERE[name] in refused
+        else:
+            assert refused is None, f"{name}: {refused}"
 
 
 def test_unknown_recipe_names_the_nearest() -> None:
@@ -170,3 +267,8 @@ def test_no_python_with_vllm_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the setting nor the variable: both ways are named."""
     monkeypatch.delenv("LOADGATE_VLLM_PYTHON")
     assert "neither this setting nor LOADGATE_VLLM_PYTHON" in refusal("vllm", "model=m")
+
+
+if __name__ == "__main__":
+    os.environ |= {"LOADGATE_VLLM_PYTHON": "/engine/bin/python", "LOADGATE_SGLANG_PYTHON": "/engine/bin/python"}
+    GOLDEN.write_text("".join(f"{name}: {shown(name)}\n" for name in launch.recipe_names()))

@@ -1,15 +1,18 @@
-"""One file an engine set-up; the file's name, with dashes, is its key.
+"""One file an engine set-up; the file's name is its key, with a dash for each underscore and a dot for two.
 
-A recipe is a module with three names: ABOUT (one line for a person), Settings (a frozen pydantic model that refuses
-unknown keys) and command(settings, port).
+A recipe is a module with four names: ABOUT and NEEDS (one line each for a person), Settings (a frozen pydantic model
+that refuses unknown keys) and command(settings, port).
 """
 
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
+
+Flags = Annotated[list[str], BeforeValidator(lambda text: shlex.split(text) if isinstance(text, str) else text)]
+"""More flags of an engine, as in a shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,15 @@ class Recipe(Protocol):
     """Satisfied by a module of this package."""
 
     ABOUT: str
+    NEEDS: str
     Settings: type[BaseModel]
 
     def command(self, settings: Any, port: int) -> Command: ...
+
+
+def key(module: str) -> str:
+    return module.replace("__", ".").replace("_", "-")
+
+
+def module(key: str) -> str:
+    return key.replace("-", "_").replace(".", "__")

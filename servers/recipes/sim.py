@@ -8,6 +8,7 @@ from servers.recipes import Command
 from servers.sim import settings as engine
 
 ABOUT = "the embedded engine, without speculation"
+NEEDS = "nothing"
 
 
 class Settings(engine.Settings):

@@ -5,6 +5,7 @@ from pydantic import Field
 from servers.recipes import sim
 
 ABOUT = "the embedded engine, with speculation"
+NEEDS = "nothing"
 
 
 class Settings(sim.Settings):

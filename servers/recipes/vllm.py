@@ -7,21 +7,20 @@ explicit, and the log-probabilities are raw and complete to the 20th.
 
 import json
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
-from servers.recipes import Command
+from servers.recipes import Command, Flags
 
 ABOUT = "vLLM as it is, without speculation"
+NEEDS = "vLLM 0.32 or later (LOADGATE_VLLM_PYTHON)"
 
 PYTHON_VARIABLE = "LOADGATE_VLLM_PYTHON"
 _GPU_DEVICES = [Path("/dev/nvidiactl"), Path("/dev/kfd")]
-Flags = Annotated[list[str], BeforeValidator(lambda text: shlex.split(text) if isinstance(text, str) else text)]
 
 
 class Settings(BaseModel):
@@ -43,6 +42,7 @@ class Settings(BaseModel):
     kv_cache_gib: PositiveInt = Field(2, description="whole GiB for the KV cache; the CPU only")
     cpus: str = Field("auto", description="cores to bind to: auto, nobind, or a list as 0-3,6; the CPU only")
     threads: PositiveInt | None = Field(None, description="OpenMP threads where cpus is nobind; the CPU only")
+    engine_dir: Path | None = Field(None, description="a patched vLLM's folder, put before the installed one")
     api_key_env: str | None = Field(None, description="the environment variable that holds the key to be asked for")
     extra: Flags = Field([], description="more flags of vLLM, as in a shell")
 
@@ -52,6 +52,13 @@ class Settings(BaseModel):
         if not python:
             raise ValueError(f"neither this setting nor {PYTHON_VARIABLE} names a Python with vLLM")
         return python
+
+    @field_validator("engine_dir")
+    @classmethod
+    def _is_a_folder(cls, engine_dir: Path | None) -> Path | None:
+        if engine_dir is not None and not engine_dir.is_dir():
+            raise ValueError(f"{engine_dir} is no folder")
+        return engine_dir
 
     @field_validator("extra")
     @classmethod
@@ -90,6 +97,23 @@ def speculating(stock: Command, config: Mapping[str, Any]) -> Command:
     return replace(stock, argv=stock.argv + flags)
 
 
+def drafting(
+    settings: Settings,
+    port: int,
+    method: str,
+    draft: str | None,
+    keys: set[str],
+    fixed: Mapping[str, Any] | None = None,
+) -> Command:
+    """The stock server's command with this method; keys: settings that go into its configuration as they are."""
+    config = {"method": method, **({} if draft is None else {"model": draft}), **settings.model_dump(include=keys)}
+    return speculating(command(settings, port, draft), config | dict(fixed or {}))
+
+
+def with_flags(made: Command, flags: list[str], env: Mapping[str, str] | None = None) -> Command:
+    return replace(made, argv=made.argv + flags, env={**made.env, **(env or {})})
+
+
 _FAIR = [
     *("--generation-config", "vllm"),  # else the model's file sets temperature, top_p and top_k unseen
     "--no-enable-prefix-caching",
@@ -113,6 +137,9 @@ def _environment(settings: Settings, draft: str) -> dict[str, str]:
     env = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if Path(settings.model).is_dir() and Path(draft).is_dir():
         env["HF_HUB_OFFLINE"] = "1"  # folders need no hub, and an unreachable one costs minutes
+    if settings.engine_dir is not None:
+        before = os.environ.get("PYTHONPATH")
+        env["PYTHONPATH"] = os.pathsep.join([str(settings.engine_dir), *([before] if before else [])])
     if not settings.on_gpu:
         env |= {"VLLM_CPU_KVCACHE_SPACE": str(settings.kv_cache_gib), "VLLM_CPU_OMP_THREADS_BIND": settings.cpus}
         if settings.threads is not None:

@@ -7,6 +7,7 @@ from pydantic import Field, PositiveInt
 from servers.recipes import Command, vllm
 
 ABOUT = "vLLM with a draft model"
+NEEDS = "vLLM 0.32 or later (LOADGATE_VLLM_PYTHON); a draft model of the same vocabulary"
 
 
 class Settings(vllm.Settings):
@@ -18,5 +19,4 @@ class Settings(vllm.Settings):
 
 def command(settings: Settings, port: int) -> Command:
     keys = {"num_speculative_tokens", "draft_sample_method"}
-    config = {"method": "draft_model", "model": settings.draft, **settings.model_dump(include=keys)}
-    return vllm.speculating(vllm.command(settings, port, settings.draft), config)
+    return vllm.drafting(settings, port, "draft_model", settings.draft, keys)

@@ -7,6 +7,7 @@ from pydantic import Field, PositiveInt, model_validator
 from servers.recipes import Command, vllm
 
 ABOUT = "vLLM with n-gram speculation"
+NEEDS = "vLLM 0.32 or later (LOADGATE_VLLM_PYTHON)"
 
 
 class Settings(vllm.Settings):
@@ -24,5 +25,4 @@ class Settings(vllm.Settings):
 
 def command(settings: Settings, port: int) -> Command:
     keys = {"num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"}
-    config = {"method": "ngram", **settings.model_dump(include=keys)}
-    return vllm.speculating(vllm.command(settings, port), config)
+    return vllm.drafting(settings, port, "ngram", None, keys)
