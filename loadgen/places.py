@@ -27,6 +27,9 @@ SHARE = 0.25
 FIRST = 16
 """Places of a probe's reply, which is read place after place from the first on."""
 
+REPORTED = 64
+"""Places of a reply that was asked for its own log-probabilities: these are few, and tell by runs of 16 tokens."""
+
 _STREAM = 1  # apart from other draws of the same record's key
 
 
@@ -34,6 +37,8 @@ def drawn(record: Record, length: int) -> "Sequence[int]":
     """The places of a reply that are asked about, rising."""
     import numpy as np
 
+    if record.probe == "logprobs":  # the others of its pass are the load beside those that report
+        return range(min(length, REPORTED) if record.asked.get("logprobs") is not None else 0)
     if record.phase == "probe":
         return range(min(length, FIRST))
     chance = np.random.default_rng([int(record.id[:16], 16), _STREAM]).random(length)

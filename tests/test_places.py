@@ -4,6 +4,7 @@ import functools
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,14 @@ def test_probes_are_scored_from_the_first_place_on() -> None:
     """Their checks read place after place, so far as there are scores."""
     assert list(places.drawn(reply(3, "probe"), 5)) == [0, 1, 2, 3, 4]
     assert list(places.drawn(reply(3, "probe"), 500)) == list(range(places.FIRST))
+
+
+def test_replies_with_log_probabilities_are_scored_further() -> None:
+    """Six of them must make eight runs of 16 tokens; of those that ran beside them nothing is read."""
+    beside = replace(reply(3, "probe"), probe="logprobs")
+    assert list(places.drawn(replace(beside, asked={"logprobs": 20}), 500)) == list(range(places.REPORTED))
+    assert list(places.drawn(beside, 500)) == []
+    assert 6 * (places.REPORTED // 16) >= 8
 
 
 # How it is asked, and what comes back.
