@@ -1,6 +1,7 @@
 """From the files of a run directory, or of two, to the evidence."""
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import ItemsView, Sequence
 from dataclasses import dataclass
@@ -242,10 +243,23 @@ def _dropped(role: Role, passes: list[Pass], share: float) -> list[str]:
     if share < 1:  # a part of every reply, and of short ones nothing, is as it was meant
         total = Counter({why: count for why, count in total.items() if why not in (IN_PART, NO_SCORES)})
     sampled = [f"{role}: the reference was asked about a random {share:.0%} of the tokens."] if share < 1 else []
-    return sampled + [
-        f"{role}: {count} of {replies} replies are not judged by all their tokens: {why}."
-        for why, count in total.items()
-    ]
+    return (
+        sampled
+        + ([] if total else _refused(role, passes, share))
+        + [
+            f"{role}: {count} of {replies} replies are not judged by all their tokens: {why}."
+            for why, count in total.items()
+        ]
+    )
+
+
+def _refused(role: Role, passes: list[Pass], share: float) -> list[str]:
+    """Places drawn at random are so many of the tokens, within four standard errors."""
+    tokens = sum(reply.tokens or 0 for one in passes for reply in one.replies)
+    told = sum(len(one.scored.rows) for one in passes)
+    if told >= share * tokens - 4 * math.sqrt(share * (1 - share) * tokens):
+        return []
+    return [f"{role}: the reference told of {told:,} tokens, where it was asked about some {share * tokens:,.0f}."]
 
 
 def _replies(run: Run, probes: list[Record]) -> dict[Key, list[tuple[Reply, Ints | None]]]:

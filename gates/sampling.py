@@ -74,6 +74,7 @@ class Law:
     def _drawn(self, block: Cells, own: Floats, last: Ints) -> Ints:
         """Each token's cell; what is near the cut counts as the last sure one, what lies beyond as `other`."""
         k = block.p.shape[1]
+        own = np.where(np.isnan(own), block.logp[:, -1], own)  # not told, and so at most as likely as the last listed
         near = self._inside(block.logp, EDGE_NAT, EDGE_MASS).sum(axis=1)
         listed_near = (block.cell > last) & (block.cell < near)
         # With top_k as long as the list, tokens that tie with its end are not listed, but their own figure is known.

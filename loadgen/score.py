@@ -31,7 +31,7 @@ class CannotScore(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ScoredPass:
-    """scores: a structured array of SCORE_DTYPE, a row a token. left_out: reason → replies without scores."""
+    """scores: a structured array of SCORE_DTYPE, a row a token. left_out: reason → replies that lack some or all."""
 
     scores: "Scores"
     left_out: dict[str, int]
@@ -79,15 +79,18 @@ async def score_pass(
     gate = asyncio.Semaphore(_AT_ONCE)
     left_out: dict[str, int] = {}
     parts: list[Scores] = []
+    done = 0
 
     async def one(record: Record) -> None:
+        nonlocal done
         async with gate:
-            part = await _score_reply(reference, record, limit)
-        if isinstance(part, str):
-            left_out[part] = left_out.get(part, 0) + 1
-        else:
+            part, why = await _score_reply(reference, record, limit)
+        if why is not None:
+            left_out[why] = left_out.get(why, 0) + 1
+        if part is not None:
             parts.append(part)
-        progress(len(parts) + sum(left_out.values()), len(records))
+        done += 1
+        progress(done, len(records))
 
     await _all(one(record) for record in records)
     scores = np.concatenate(parts) if parts else np.empty(0, np.dtype(SCORE_DTYPE))
@@ -106,26 +109,29 @@ async def _all(work: Iterable[Any]) -> None:
             await asyncio.wait(tasks)
 
 
-async def _score_reply(reference: Opened, record: Record, limit: Throttler | None) -> "Scores | str":
-    """The reply's scores, or why there are none."""
+async def _score_reply(
+    reference: Opened, record: Record, limit: Throttler | None
+) -> "tuple[Scores | None, str | None]":
+    """The reply's scores, and why there are none or not all."""
     if not record.token_ids:
-        return "no token ids" if record.text else "no reply"
+        return None, "no token ids" if record.text else "no reply"
     if "token_ids_incomplete" in record.flags:
-        return "token ids incomplete"  # what follows a gap would be scored as if it were not there
+        return None, "token ids incomplete"  # what follows a gap would be scored as if it were not there
     if not record.prompt_token_ids:
-        return "no prompt token ids"
+        return None, "no prompt token ids"
     ids = record.prompt_token_ids + record.token_ids
     longest = reference.served.max_model_len
     if longest is not None:
         ids = ids[: longest - 1]  # a scoring request generates one token itself
     first = len(record.prompt_token_ids)
     if reference.place_by_place:
-        answer = await places.scores(reference, record, ids[:first], ids[first:], limit)
-        return answer if isinstance(answer, str) else as_array(record.id, ids[first:], answer)
+        found, refusal = await places.scores(reference, record, ids[:first], ids[first:], limit)
+        why = f"at some places: {refusal}" if refusal is not None and any(found) else refusal
+        return as_array(record.id, ids[first:], found), why
     if limit is not None:
         await limit.acquire()  # type: ignore[no-untyped-call]
     answer = await prompt_scores(reference, ids, first)
-    return answer if isinstance(answer, str) else as_array(record.id, ids[first:], answer[first:])
+    return (None, answer) if isinstance(answer, str) else (as_array(record.id, ids[first:], answer[first:]), None)
 
 
 async def prompt_scores(server: Opened, ids: list[int], first: int = 0) -> list[Scored | None] | str:

@@ -92,6 +92,16 @@ def test_a_token_of_no_chance_is_below_any_threshold() -> None:
     assert [float(gaps.max()) for gaps in greedy.gaps_below(evidence.candidate)] == [np.inf, 0.0]
 
 
+def test_a_token_that_is_not_listed_is_at_most_as_likely_as_the_last_that_is() -> None:
+    """A reference that samples itself tells nothing of it: junk beyond the 20 likeliest is seen all the same."""
+    law = np.log(np.r_[0.7, 0.2, np.linspace(0.01, 0.001, 22)])
+    found = probed([record(0, "greedy", "0", [0, 23, 0])], [np.tile(law, (3, 1))])
+    found.scores[0]["logprob"][1] = np.nan
+    (gaps,) = greedy.gaps_below(both("greedy", found, found).candidate)
+
+    assert gaps == pytest.approx([0, law[0] - law[19], 0])
+
+
 def test_texts_are_compared_token_by_token() -> None:
     """Two of three replies are alike; the third differs after two of its four tokens."""
     laws = [np.tile(CLEAR, (4, 1))] * 3

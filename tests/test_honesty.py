@@ -34,6 +34,20 @@ def test_every_term_is_one_on_the_mean() -> None:
     assert mean == pytest.approx(np.ones_like(mean), abs=2e-6)
 
 
+def test_a_token_that_the_reference_does_not_tell_of_is_not_left_out() -> None:
+    """Its part of the mean is Σ r over the tokens that are told of: no more than one, whatever else is listed."""
+    mine = np.log(padded(REPORTED[None]))
+    mean = 0.0
+    for token, chance in [*enumerate(REPORTED), (23, UNKNOWN)]:
+        found = probed([record(1, "logprobs", "p", [token], logprobs=told([token], mine), **ASKED)], [mine])
+        if token == 3:
+            found.scores[1]["logprob"] = np.nan
+        (ratios,) = honesty.reported(found).log_ratios
+        mean = mean + chance * np.exp(ratios)
+
+    assert mean == pytest.approx(np.r_[1 - 0.9 * REPORTED[3], np.ones(len(ratios) - 1)], abs=2e-6)
+
+
 def replies(
     rng: np.random.Generator, sampling: Floats = P, reporting: Floats = P, count: int = 20, tokens: int = 200
 ) -> Probed:

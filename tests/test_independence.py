@@ -15,6 +15,7 @@ from gates.checks import independence
 from gates.checks.independence import Settings, expected_normal
 from gates.evidence import Arm, Evidence, Role
 from gates.finding import Finding
+from gates.scored import Scored
 
 OPEN = P[P[:, 0] < 0.6]
 TOKENS = 12
@@ -65,6 +66,19 @@ def test_one_seed_for_all_is_found() -> None:
     assert found.outcome == "different"
     assert found.estimate is not None and found.estimate.value > 0.8
     assert "one seed" in found.says
+
+
+def test_pairs_of_tokens_are_of_one_position_where_a_part_is_scored() -> None:
+    """A random quarter of each reply's positions: of the two, one in sixteen is scored in both, and paired."""
+    rng = np.random.default_rng(6)
+    whole = drawing("candidate", rng, shared=True, pairs=400)
+    (one,) = whole.passes
+    kept = rng.random(len(one.scored.rows)) < 0.25
+    part = dataclasses.replace(one, scored=Scored(one.scored.rows[kept], one.scored.reply[kept], {}))
+    found = independence.correlation(dataclasses.replace(whole, passes=[part]))
+
+    assert found.n == kept.reshape(400, 2, TOKENS).all(axis=1).sum() > 200
+    assert found.value > 0.8
 
 
 def test_what_stock_does_too_is_no_difference() -> None:

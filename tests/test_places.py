@@ -1,7 +1,10 @@
 """A reference that tells log-probabilities of what it samples alone: scored a place at a time, at random places."""
 
+import functools
 import math
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +87,14 @@ def test_probes_are_scored_from_the_first_place_on() -> None:
     """Their checks read place after place, so far as there are scores."""
     assert list(places.drawn(reply(3, "probe"), 5)) == [0, 1, 2, 3, 4]
     assert list(places.drawn(reply(3, "probe"), 500)) == list(range(places.FIRST))
+
+
+def test_replies_with_log_probabilities_are_scored_further() -> None:
+    """Six of them must make eight runs of 16 tokens; of those that ran beside them nothing is read."""
+    beside = replace(reply(3, "probe"), probe="logprobs")
+    assert list(places.drawn(replace(beside, asked={"logprobs": 20}), 500)) == list(range(places.REPORTED))
+    assert list(places.drawn(beside, 500)) == []
+    assert 6 * (places.REPORTED // 16) >= 8
 
 
 # How it is asked, and what comes back.
@@ -192,13 +203,13 @@ def world_of(settings: Settings, clock: Clock) -> World:
     return World(clock=clock, timed=way, side=way, throttled=False)
 
 
-def scored_anew(path: Path, settings: Settings) -> Run:
+def scored_anew(path: Path, world: Callable[[Clock], World]) -> Run:
     """The run scored by another server, its scores away."""
     shutil.rmtree(path / "scores")
 
     async def main(clock: Clock) -> None:
         endpoint = Endpoint(url="http://127.0.0.1:1", label="stock")
-        await scoring.score_run(path, endpoint, world_of(settings, clock), Progress(quiet=True))
+        await scoring.score_run(path, endpoint, world(clock), Progress(quiet=True))
 
     virtual.run(main)
     return Run.open(path)
@@ -216,7 +227,7 @@ def test_places_have_the_scores_that_the_prompt_would_have(hidden: tuple[Run, Ve
     run, _ = hidden
     for name, settings in (("whole", Settings(seed=1)), ("again", HIDDEN)):
         shutil.copytree(run.path, tmp_path / name)
-        other = scored_anew(tmp_path / name, settings)
+        other = scored_anew(tmp_path / name, functools.partial(world_of, settings))
         assert other.scored_share == (1.0 if name == "whole" else places.SHARE)
         for key, part in rows(run).items():
             asked = part["ids"][:, 0] >= 0
@@ -225,7 +236,8 @@ def test_places_have_the_scores_that_the_prompt_would_have(hidden: tuple[Run, Ve
             assert (full["token_id"] == part["token_id"]).all()
             assert (full["ids"][asked] == part["ids"][asked]).all()
             assert full["logprobs"][asked] == pytest.approx(part["logprobs"][asked])
-            known = asked & ~np.isnan(part["logprob"])
+            # Of a token that is not listed, each knows the figure only where it happened to sample it itself.
+            known = asked & ~np.isnan(part["logprob"]) & ~np.isnan(full["logprob"])
             assert full["logprob"][known] == pytest.approx(part["logprob"][known])
 
 
@@ -246,3 +258,44 @@ def test_a_fault_shows_at_random_places(tmp_path: Path) -> None:
     """min_p .05, which the verdict finds after some 3,000 tokens."""
     _, verdict = judged(tmp_path / "run", HIDDEN, requests=300, fault="min-p-0.05")
     assert (verdict.outcome, verdict.diagnosis) == ("different", "looks like truncation, min_p ≈ 0.05")
+
+
+def refusing(settings: Settings, clock: Clock, share: float) -> World:
+    """A reference that answers 500 to this share of its requests for one token, whatever they ask about."""
+    api, rng = app(settings, clock), np.random.default_rng(7)
+
+    async def busy(scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        single = b'"max_tokens":1,' in message["body"] and b'"logprobs"' in message["body"]
+        if single and b"[1,2]" not in message["body"] and rng.random() < share:
+            await send({"type": "http.response.start", "status": 500, "headers": []})
+            await send({"type": "http.response.body", "body": b'{"error": "busy"}'})
+            return
+        given = [message]
+
+        async def again() -> Any:
+            return given.pop() if given else await receive()
+
+        await api(scope, again, send)
+
+    def way(endpoint: Endpoint) -> MemoryTransport:
+        return MemoryTransport(busy, clock)
+
+    return World(clock=clock, timed=way, side=way, throttled=False)
+
+
+def test_a_place_that_is_refused_is_left_out_alone(hidden: tuple[Run, Verdict], tmp_path: Path) -> None:
+    """Of a reference that refuses a fifth of the places, four fifths of each reply's are kept, of long replies as of
+    short ones: whole replies left out would be the long ones. The verdict says that places are missing."""
+    shutil.copytree(hidden[0].path, tmp_path / "run")
+    run = scored_anew(tmp_path / "run", lambda clock: refusing(HIDDEN, clock, 0.2))
+    lengths = {int(record.id[:16], 16): len(record.token_ids or ()) for record in run.records()}
+    kept, before = (np.concatenate(list(rows(one).values())) for one in (run, hidden[0]))
+    of_long = [
+        int((part["ids"][:, 0] >= 0)[[lengths[int(key)] > 40 for key in part["request"]]].sum())
+        for part in (kept, before)
+    ]
+    assert of_long[0] == pytest.approx(0.8 * of_long[1], abs=4 * math.sqrt(0.16 * of_long[1]))
+    warnings = report.judged([run], "strict", ["repeat_prefix"]).verdict
+    assert warnings is not None
+    assert any("candidate: the reference told of" in warning for warning in warnings.warnings)

@@ -124,6 +124,15 @@ def test_an_unlisted_token_that_ties_with_the_end_of_the_list_is_known_by_its_ow
     assert found.cell[1] == SCORED_TOP_K
 
 
+@pytest.mark.parametrize("top_k", [5, SCORED_TOP_K])
+def test_of_an_unlisted_token_without_a_figure_the_end_of_the_list_decides(top_k: int) -> None:
+    """A reference that samples itself does not tell it: it may tie with the last listed, and with no more than that."""
+    found = rows(LARGE[:40], [30])
+    found["logprobs"][:, :] = np.linspace(-1, -5, SCORED_TOP_K)
+    block = Law(1.0, top_k, 1.0, 0.0, cuts_first=False)(cells(found), np.array([np.nan]))
+    assert (block.cell[0] < SCORED_TOP_K) == (top_k == SCORED_TOP_K)
+
+
 def test_what_is_near_the_cut_of_top_p_joins_the_last_sure_token() -> None:
     """.6 + .2 come within half the edge of .8: the third may or may not be drawn, and then counts as the second."""
     p = np.array([0.6, 0.2 + EDGE_MASS / 2, 0.15, 0.05 - EDGE_MASS / 2])

@@ -15,6 +15,7 @@ from gates.evidence import Arm, Evidence
 from gates.finding import Estimate, Finding
 from gates.probes import why_none
 from gates.residuals import Floats
+from gates.scored import LEAST_LOGPROB
 from loadgen.record import Probe
 
 SEQUENCES = 0
@@ -68,8 +69,11 @@ def gaps_below(arm: Arm) -> list[Floats]:
     for record in probed.records:
         rows = probed.rows(record)
         if len(rows):
-            gaps = rows["logprobs"][:, 0].astype(np.float64) - rows["logprob"]
-            found.append(np.where(np.isnan(rows["logprob"]), 0.0, gaps))
+            logp, own = rows["logprobs"].astype(np.float64), rows["logprob"].astype(np.float64)
+            # What a reference lists without the token drawn says that this is at most as likely as the last listed.
+            least = np.where(logp > LEAST_LOGPROB, logp, np.inf).min(axis=1)
+            among = (rows["ids"] == rows["token_id"][:, None]).any(axis=1)
+            found.append(logp[:, 0] - np.where(np.isnan(own), np.where(among, logp[:, 0], least), own))
     return found
 
 

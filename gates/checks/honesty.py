@@ -123,8 +123,11 @@ def _log_ratios(record: Record, rows: Rows) -> Floats | None:
         return None
     own = own[: len(rows)]
     reference = rows["logprob"].astype(np.float64)
-    known = np.isfinite(own) & np.isfinite(reference)
-    first = np.log((1 - _KEPT) * np.exp(np.minimum(reference - own, 50)) + _KEPT)
+    known = np.isfinite(own)
+    # What the reference does not tell of (it lists others) counts as of no chance: left out, it would select by what
+    # was drawn.
+    ratio = np.where(np.isfinite(reference), np.exp(np.minimum(reference - own, 50)), 0)
+    first = np.log((1 - _KEPT) * ratio + _KEPT)
     others = np.zeros((len(rows), len(ALTERNATIVES)))
     reported = as_rows(record, len(rows))
     listed = (reported["logprobs"] > LEAST_LOGPROB).any(axis=1)

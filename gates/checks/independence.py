@@ -103,18 +103,18 @@ def _pairs_of(arm: Arm) -> Iterator[Floats]:
 
 def _pairs(one: Pass) -> Floats:
     """(order, side, n): m of both requests of each concurrent pair, at positions open on both sides."""
-    z = normals(one)
+    z, position = normals(one), one.scored.rows["position"]
     starts = np.searchsorted(one.scored.reply, np.arange(len(one.replies) + 1))
     left, right = [], []
     for i, j in concurrent(one.replies):
-        n = min(starts[i + 1] - starts[i], starts[j + 1] - starts[j])
-        left.append(np.arange(starts[i], starts[i] + n))
-        right.append(np.arange(starts[j], starts[j] + n))
+        of_i, of_j = (position[starts[k] : starts[k + 1]] for k in (i, j))
+        _, in_i, in_j = np.intersect1d(of_i, of_j, return_indices=True)
+        left.append(starts[i] + in_i)
+        right.append(starts[j] + in_j)
     if not left:
         return np.empty((2, 2, 0))
     first, second = np.concatenate(left), np.concatenate(right)
-    position = one.scored.rows["position"]
-    kept = (position[first] == position[second]) & np.isfinite(z[0, first]) & np.isfinite(z[0, second])
+    kept = np.isfinite(z[0, first]) & np.isfinite(z[0, second])
     return np.stack([z[:, first[kept]], z[:, second[kept]]], axis=1)
 
 

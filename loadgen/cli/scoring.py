@@ -90,7 +90,8 @@ async def _score(
         progress.start(f"{title}: scoring", len(records), 0)
         scored = await score_pass(by, records, throttle() if world.throttled else None, progress.counted)
         write_scores(run.path, (label, profile, pass_no), scored.scores, oracle)
-        done[f"{f'oracle-{oracle}/' if oracle else ''}{label}-{profile}-{pass_no}"] = len(scored.scores)
+        tokens = int((scored.scores["ids"][:, 0] >= 0).sum())  # others of a reply were not asked about, or refused
+        done[f"{f'oracle-{oracle}/' if oracle else ''}{label}-{profile}-{pass_no}"] = tokens
         say_left_out(progress, title, scored)
     return done
 
