@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import binom
 
 from factories import Shape, comparison
-from gates import evidence as evidences
-from gates import oracle_check, plan, rejection, tokens, verdict
+from gates import oracle_check, plan, reading, rejection, tokens, verdict
 from gates.evidence import Evidence, NotComparable
 from gates.finding import Finding, Verdict
 from loadgen.record import Run
@@ -120,10 +119,10 @@ def scored_by_oracle(run: Run, name: str = NAME, model: str = "m", flatten: floa
 def test_oracles_of_a_run_are_found_on_disk(tmp_path: Path) -> None:
     """Folder by folder: names, aligned rows, digests; a warning where one scored only a part."""
     run = comparison(tmp_path / "run", np.random.default_rng(1), shape=Shape({"solo": 1}, passes=1, requests=30))
-    assert (run.oracles(), evidences.load(run).candidate.oracles) == ({}, ())
+    assert (run.oracles(), reading.load(run).candidate.oracles) == ({}, ())
     before = {(label, profile, pass_no): len(rows) for label, profile, pass_no, rows in run.scores()}
     scored_by_oracle(run)
-    found = evidences.load(run)
+    found = reading.load(run)
     assert run.oracles() == {NAME: "m"}
     assert {(label, profile, pass_no): len(rows) for label, profile, pass_no, rows in run.scores()} == before
     assert [arm.oracles for arm in found.arms] == [(NAME,), (NAME,)]
@@ -140,4 +139,4 @@ def test_one_name_for_two_models_is_refused(tmp_path: Path) -> None:
     for run, model in zip(runs, ("one", "another"), strict=True):
         scored_by_oracle(run, model=model)
     with pytest.raises(NotComparable, match="oracle draft is not one model"):
-        evidences.load(*runs)
+        reading.load(*runs)
