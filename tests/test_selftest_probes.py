@@ -184,7 +184,7 @@ def test_every_figure_of_the_probes_is_printed(few: None, monkeypatch: pytest.Mo
     for what in ("scorer noise 0.1, against stock", "KL 0.005, verdict", "whole probes of 128 draws", "agreement"):
         assert what in text
     assert said["repeat_prefix"]["null"]["plain"]["runs"] == 20
-    assert sum(bound.says.startswith("repeat_prefix") for bound in made.bounds) == 14
+    assert sum(bound.says.startswith("repeat_prefix") for bound in made.bounds) == 16
     assert sum(bound.says.startswith(("agreement", "honesty")) for bound in made.bounds) == 6
 
 

@@ -184,10 +184,10 @@ class Streams:
         sizes, draws, runs = prefixes.SIZES[kl], self._probe.draws, self._part(50)
         task = partial(prefixes.noisy, self._probe, kl, sizes)
         found = prefixes.Chances.joined(list(self._spread(f"repeated draws, noise of KL {kl:g}", task, runs, 10)))
-        most = bounds.DRAWS[f"{kl:g}"]
-        at = max(place for place, size in enumerate(sizes) if size * draws <= most)
         halves = {"reference": found.reference, "verdict": found.both}
         for half, chances in halves.items():
+            most = bounds.DRAWS[half][f"{kl:g}"]
+            at = max(place for place, size in enumerate(sizes) if size * draws <= most)
             missed = int((chances[:, at] > ALPHA).sum())
             says = f"repeat_prefix, KL {kl:g} not found in {sizes[at] * draws:,} draws, {half}"
             self.bounds.append(bounds.counted(says, missed, runs, 1 - bounds.POWER))
