@@ -31,7 +31,7 @@ WRONG = 0.005  # of lossless comparisons
 AT_THE_MARGIN = 0.05  # of candidates exactly there that may be called equivalent
 POWER = 0.9
 DRAWS = {"reference": {"0.005": 5_000, "0.01": 1_500}, "verdict": {"0.005": 5_000, "0.01": 2_100}}
-"""half of repeat_prefix → KL → draws in which POWER of the candidates are found; against stock's draws it takes more."""
+"""half of repeat_prefix → KL → draws that find POWER of the candidates; against stock's draws it takes more."""
 
 
 @dataclass(frozen=True, slots=True)
