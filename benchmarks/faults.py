@@ -28,7 +28,7 @@ ENOUGH = {
     **dict.fromkeys(("none", "greedy-0.01"), 100_000),
     # What the probes show, or every request.
     **dict.fromkeys(("noise-0.005", "noise-0.01", "noise-0.03", "same-seed", "replay", "dishonest"), 10_000),
-    **dict.fromkeys(("dropped", "usage", "bundled"), 10_000),
+    **dict.fromkeys(("usage", "bundled"), 10_000),
 }
 """Tokens of the candidate that find it nearly always; USUAL for the others."""
 
