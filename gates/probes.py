@@ -1,5 +1,6 @@
 """What the probes brought: records and the reference's scores of them, by endpoint and kind."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -80,12 +81,21 @@ def not_sent(arm_label: str, kind: Probe) -> str:
     return f"{said}, unless --until-decided was DIFFERENT before"
 
 
+def no_ids(arm_label: str, probed: Probed, kind: Probe) -> str:
+    """A server that fails on the probe alone is not one that leaves out ids."""
+    failed = Counter(record.failure.kind for record in probed.records if record.failure)
+    why = (
+        f": {failed.total()} of {len(probed.records)} requests failed, {failed.most_common(1)[0][0]}" if failed else ""
+    )
+    return f"the probe {kind} brought no token ids from {arm_label}{why}"
+
+
 def why_none(arm_label: str, probed: Probed, kind: Probe) -> str | None:
     """What is missing of a probe's data; None where replies came and were scored."""
     if not probed.records:
         return not_sent(arm_label, kind)
     if not any(record.token_ids for record in probed.records):
-        return f"the probe {kind} brought no token ids from {arm_label}"
+        return no_ids(arm_label, probed, kind)
     if not any(len(probed.rows(record)) for record in probed.records):
         return f"the probe {kind} of {arm_label} is not scored: `loadgate score RUN --reference ENDPOINT`"
     return None

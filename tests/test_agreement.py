@@ -15,7 +15,7 @@ from gates.checks.agreement import Places, Settings
 from gates.evidence import Evidence
 from gates.finding import Finding
 from gates.probes import NOTHING, Probed
-from loadgen.record import Record
+from loadgen.record import Failure, Record
 
 FOUR = np.array([0.5, 0.25, 0.125, 0.125])
 AGREEING = float((FOUR**2).sum())
@@ -145,6 +145,9 @@ def test_a_second_time_that_is_much_faster_is_said() -> None:
 
 
 NO_IDS = Probed((record(1, "repeat_audit", "a", None),), {})
+FAILED = Probed(
+    (record(1, "repeat_audit", "a", None, failure=Failure(kind="http_status", detail="500: no", status=500)),), {}
+)
 NO_SCORES = Probed((record(1, "repeat_audit", "a", [1]),), {})
 ONCE = probed([record(1, "repeat_audit", "a", [1])], [np.log(P[:1])])
 
@@ -154,10 +157,11 @@ ONCE = probed([record(1, "repeat_audit", "a", [1])], [np.log(P[:1])])
     [
         (NOTHING, "no probe repeat_audit of candidate"),
         (NO_IDS, "brought no token ids from candidate"),
+        (FAILED, "brought no token ids from candidate: 1 of 1 requests failed, http_status"),
         (NO_SCORES, "of candidate is not scored: `loadgate score"),
         (ONCE, "no prompt of the repeat audit was answered twice"),
     ],
-    ids=["no probe", "no ids", "no scores", "no pair"],
+    ids=["no probe", "no ids", "failed", "no scores", "no pair"],
 )
 def test_without_data_it_says_what_is_missing(found: Probed, missing: str) -> None:
     """Undecided, never passed."""

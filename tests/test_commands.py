@@ -490,6 +490,27 @@ def test_until_decided_stops_with_the_verdict(stock: str, loadgate: Any, tmp_pat
     assert json.loads((out / "run.json").read_bytes())["until_decided"] is True
 
 
+def test_until_decided_says_where_nothing_can_be_decided(stock: str, loadgate: Any, tmp_path: Path) -> None:
+    """A stock server that cannot score: more passes bring nothing, and that is no decision."""
+    said = loadgate(
+        "compare",
+        stock,
+        stock,
+        "--stock-dialect",
+        "openai",
+        "--profile",
+        "team",
+        "--until-decided",
+        *QUICK,
+        *BRIEF,
+        "--out",
+        tmp_path / "run",
+    )
+
+    assert said.code == 3
+    assert "nothing can be decided for want of scores after 1 of 20 passes: the other passes are saved" in said.err
+
+
 def test_until_decided_ends_with_its_budget(stock: str, loadgate: Any, tmp_path: Path) -> None:
     """Two passes at most, of too few tokens: UNDECIDED, after both."""
     out = tmp_path / "run"

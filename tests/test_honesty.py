@@ -1,5 +1,6 @@
 """honesty: tokens against the log-probabilities that are reported with them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,20 @@ def test_a_token_that_the_reference_does_not_tell_of_is_not_left_out() -> None:
         mean = mean + chance * np.exp(ratios)
 
     assert mean == pytest.approx(np.r_[1 - 0.9 * REPORTED[3], np.ones(len(ratios) - 1)], abs=2e-6)
+
+
+def test_what_adds_up_to_more_than_one_is_no_report() -> None:
+    """Log-probabilities above 0 make every law look less likely than what is reported: such a server reports nothing,
+    and of a list that is no law no alternative is made."""
+    mine, theirs = np.log(padded(REPORTED[None])), np.log(padded(REFERENCE[None]))
+    above = [replace(one, logprob=5.0) for one in told([0], mine)]
+    listed = [replace(one, top=[(token, None, 500.0) for token in range(20)]) for one in told([0], mine)]
+    whole, law = (
+        probed([record(1, "logprobs", "p", [0], logprobs=logprobs, **ASKED)], [theirs]) for logprobs in (above, listed)
+    )
+    assert honesty.reported(whole).n == 0
+    assert finding(both("logprobs", whole, whole)).missing == "candidate reports chances above 1"
+    assert not honesty.reported(law).log_ratios[0, 1:].any()
 
 
 def replies(

@@ -27,6 +27,12 @@ RECORD = Record(
     token_ids=[3, 4],
 )
 SCORES = np.zeros(2, np.dtype(SCORE_DTYPE))
+ENDLESS = SCORES.copy()
+ENDLESS["logprobs"][1] = np.inf
+COUNTER = orjson.dumps(
+    {"kind": "border", "at_ns": 1, "endpoint": "stock", "profile": "solo", "pass_no": 0, "values": {"drafts": []}},
+    option=orjson.OPT_APPEND_NEWLINE,
+)
 
 
 @pytest.fixture
@@ -83,6 +89,13 @@ def _torn(path: Path) -> None:
 SPOILT = [
     ("endpoints that are a number", _run_json(endpoints=7), "run.json"),
     ("profiles that are a list", _run_json(profiles=["solo"]), "run.json"),
+    (
+        "a setting that is a list",
+        _run_json(endpoints={"stock": {"settings": {"block size": []}}}),
+        "run.json.*settings",
+    ),
+    ("a server's facts that are a number", _run_json(endpoints={"stock": {"served": 7}}), "run.json.*served"),
+    ("a top_k in words", _run_json(profiles={"solo": {"sampling": {"top_k": "3"}}}), "run.json.*top_k"),
     ("roles without a candidate", _run_json(roles={"stock": "stock"}), "run.json"),
     ("a plan that is a number", _run_json(plan=7), "run.json"),
     ("an end that is a list", _file("end.json", b"[1]"), "end.json"),
@@ -92,6 +105,8 @@ SPOILT = [
     ("chunks without counts", _record(chunk_tokens=[1]), "line 3: chunk_tokens"),
     ("chunks of unknown reads", _record(chunk_ambiguous=[]), "line 3: chunk_ambiguous"),
     ("telemetry that is no JSON", _file("telemetry.jsonl", b"{oops\n"), "telemetry.jsonl, line 1"),
+    ("a counter that is a list", _file("telemetry.jsonl", COUNTER), "telemetry.jsonl, line 1: drafts is no number"),
+    ("log-probabilities without end", _scores(ENDLESS), "stock-solo-0.npy holds log-probabilities that are none"),
     ("scores that are text", _file("scores/stock-solo-0.npy", b"garbage"), "stock-solo-0.npy"),
     ("an empty file of scores", _file("scores/stock-solo-0.npy", b""), "stock-solo-0.npy"),
     ("torn scores", _torn, "stock-solo-0.npy"),

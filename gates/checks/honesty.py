@@ -35,6 +35,9 @@ _KEPT = 0.1
 """Share of q̂ in the reference's term: the two are of different passes of one model, and no noisy token ends it."""
 
 
+_MASS_ERROR = 0.01
+
+
 class Settings(CheckSettings):
     """It has no margin: it may reject, and passes otherwise."""
 
@@ -119,7 +122,7 @@ def reported(probed: Probed) -> Reported:
 def _log_ratios(record: Record, rows: Rows) -> Floats | None:
     """(n, 1 + J) of each token that was scored and has a reported log-probability."""
     own = own_logprobs(record)
-    if own is None or not len(rows):
+    if own is None or not len(rows) or _above_one(own):
         return None
     own = own[: len(rows)]
     reference = rows["logprob"].astype(np.float64)
@@ -130,10 +133,16 @@ def _log_ratios(record: Record, rows: Rows) -> Floats | None:
     first = np.log((1 - _KEPT) * ratio + _KEPT)
     others = np.zeros((len(rows), len(ALTERNATIVES)))
     reported = as_rows(record, len(rows))
-    listed = (reported["logprobs"] > LEAST_LOGPROB).any(axis=1)
+    logp = reported["logprobs"].astype(np.float64)
+    # What adds up to more than 1 is no law, and says nothing of what else it might have been.
+    listed = (logp > LEAST_LOGPROB).any(axis=1) & (np.exp(np.minimum(logp, 1)).sum(axis=1) <= 1 + _MASS_ERROR)
     if listed.any():
         others[listed] = log_ratios(cells(reported[listed]))
     return np.concatenate([first[:, None], others], axis=1)[known]
+
+
+def _above_one(own: Floats) -> bool:
+    return bool((own > _MASS_ERROR).any())
 
 
 def as_rows(record: Record, n: int) -> Rows:
@@ -167,7 +176,9 @@ def _missing(arm: Arm, found: Reported) -> str:
     if why is not None:
         return why
     if not found.n:
-        return f"{arm.label} reports no log-probabilities of its own"
+        told = [own for record in arm.probed("logprobs").records if (own := own_logprobs(record)) is not None]
+        above = any(_above_one(own) for own in told)
+        return f"{arm.label} reports {'chances above 1' if above else 'no log-probabilities of its own'}"
     return f"{arm.label} reports log-probabilities of {found.n} scored tokens, where {_FEWEST} are the fewest that tell"
 
 

@@ -10,7 +10,7 @@ from gates import repeats, speed
 from gates.checks import Checked, CheckSettings, Terms, without_data
 from gates.evidence import Arm, Evidence
 from gates.finding import Estimate, Finding, Outcome
-from gates.probes import not_sent
+from gates.probes import no_ids, not_sent
 from gates.repeats import Draws, Pair
 from loadgen.record import Probe
 
@@ -126,7 +126,7 @@ def _missing(evidence: Evidence, deeper: bool) -> str:
         if not probed.records:
             return not_sent(arm.label, "repeat_prefix")
         if not any(record.token_ids for record in probed.records):
-            return f"the probe repeat_prefix brought no token ids from {arm.label}"
+            return no_ids(arm.label, probed, "repeat_prefix")
     if not repeats.laws([arm.probed("repeat_prefix") for arm in evidence.arms]):
         return "the probe repeat_prefix is not scored: `loadgate score RUN --reference ENDPOINT`"
     if not deeper and speculates(evidence.candidate):

@@ -123,7 +123,9 @@ def decided_by(plan_name: str, without: Sequence[str]) -> "Callable[[Path], Deci
         open_still = [one for one in required if one.outcome not in _SETTLED and not checks.probes(one.check)]
         if found.outcome == "different":
             return "different"
-        return "enough" if found.outcome != "undecided" or hopeless or not open_still else "open"
+        if hopeless:
+            return "hopeless"
+        return "enough" if found.outcome != "undecided" or not open_still else "open"
 
     return decided
 

@@ -61,8 +61,9 @@ def held_by(drivers: Drivers) -> Held | None:
     return None if one is None else one.times(drivers.workers or 1)
 
 
-Decision = Literal["open", "enough", "different"]
-"""Between two rounds: go on; no more timed passes; nor probes either, as they cannot change the verdict."""
+Decision = Literal["open", "enough", "hopeless", "different"]
+"""Between two rounds: go on; no more timed passes; the same as they bring no verdict, for want of scores; nor probes
+either, as they cannot change the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,8 @@ async def _decision(session: Session, rounds: int, world: World, progress: Progr
     saved = ["the other passes"] * (rounds < session.load.passes)
     saved += ["the probes"] * (decision == "different" and bool(session.probes))
     if decision != "open" and saved:
-        progress.say(f"decided after {rounds} of {session.load.passes} passes: {' and '.join(saved)} are saved")
+        what = "nothing can be decided for want of scores" if decision == "hopeless" else "decided"
+        progress.say(f"{what} after {rounds} of {session.load.passes} passes: {' and '.join(saved)} are saved")
     return decision
 
 

@@ -22,6 +22,10 @@ T = TypeVar("T")
 
 _BEYOND = 1 << 63
 
+_NUMBERS = ("sample", "border", "client", "memory")  # kinds of telemetry that hold nothing else
+
+_HIGHEST = 1.0  # of a log-probability; as the scorer, which takes what adds up to 1 but for rounding
+
 
 # What numpy raises for a file that is none of its own: it reads the header as a piece of Python.
 _NO_ARRAY = (ValueError, EOFError, OSError, SyntaxError, tokenize.TokenError, TypeError, MemoryError)
@@ -112,7 +116,11 @@ class Run:
         file = self.path / "telemetry.jsonl"
         if file.exists():
             for number, line in _lines(file):
-                yield _parsed(Telemetry, file, number, line)
+                told = _parsed(Telemetry, file, number, line)
+                for name, value in told.values.items() if told.kind in _NUMBERS else ():
+                    if not isinstance(value, int | float | None):
+                        raise Broken(f"{file}, line {number}: {name} is no number.")
+                yield told
 
     def oracles(self) -> dict[str, str | None]:
         """Name → model (None where it is not said) of each likely wrong model that scored too."""
@@ -141,6 +149,8 @@ class Run:
                 raise Broken(f"{file} holds no scores that can be read ({error}). Remove it to score anew.") from error
             if match is None or not isinstance(scores, np.ndarray) or scores.dtype != SCORE_DTYPE or scores.ndim != 1:
                 raise Broken(f"{file} holds no scores of this version's layout. Remove it to score anew.")
+            if (scores["logprobs"] > _HIGHEST).any():
+                raise Broken(f"{file} holds log-probabilities that are none. Remove it to score anew.")
             yield *match, scores
 
     def _score_name(self, name: str) -> tuple[str, str, int] | None:
@@ -179,12 +189,32 @@ class _Roles:
 
 
 @dataclass(frozen=True, slots=True)
+class _Endpoint:
+    dialect: str | None = None
+    served: dict[str, Any] | None = None
+    settings: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampling:
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    sampling: _Sampling | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Asked:
     """What readers rely on in run.json; it holds more."""
 
     schema: int
-    endpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
-    profiles: dict[str, dict[str, Any]] = field(default_factory=dict)
+    endpoints: dict[str, _Endpoint] = field(default_factory=dict)
+    profiles: dict[str, _Profile] = field(default_factory=dict)
     roles: _Roles | None = None
     plan: str | None = None
 
@@ -241,7 +271,7 @@ def _parsed(kind: type[T], file: Path, number: int | None, line: bytes) -> T:
     from pydantic import ValidationError
 
     try:
-        parsed: T = _adapter(cast(Any, kind)).validate_json(line)
+        parsed: T = _adapter(cast(Any, kind)).validate_json(line, strict=kind is _Asked or None)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
