@@ -8,7 +8,7 @@ from loadgen import probes
 from loadgen.client import Place
 from loadgen.compare import Finished, ProgressDisplay
 from loadgen.drive import Clock, Crew, Part
-from loadgen.endpoint import Opened
+from loadgen.endpoint import EndpointError, Opened
 from loadgen.probes import OPEN_LOOP_LANES, Material, Seen, fixed_text, repeat_prefix
 from loadgen.profile import Profile
 from loadgen.record import Probe, Record
@@ -67,7 +67,7 @@ class Gathering:
 
 
 async def drive(names: Sequence[Probe], material: Material, by: Probing) -> None:
-    """Every probe on both endpoints in turn. Raises ReferenceDied."""
+    """Every probe on both endpoints in turn. Raises ReferenceDied, EndpointError where a server is gone."""
     for name in names:
         if name == "fixed_text":
             await _fixed_texts(material, by)
@@ -80,7 +80,21 @@ async def drive(names: Sequence[Probe], material: Material, by: Probing) -> None
             by.shown.say(f"warning: no probe {name}: the timed passes left nothing to make it of")
             continue
         for side in by.sides:
-            await _keep(name, side, await _driven(name, side, requests, material, by), by)
+            records = await _driven(name, side, requests, material, by)
+            check_alive(side, name, records)
+            await _keep(name, side, records, by)
+
+
+def check_alive(side: Opened, name: Probe, records: Sequence[Record]) -> None:
+    """A server that a probe ended must not pass for one that has merely brought no data. Raises EndpointError."""
+    last = max(records, key=lambda record: record.end_ns or 0, default=None)
+    if last is not None and last.failure is not None and last.failure.kind == "connect":
+        lost = sum(record.failure is not None and record.failure.kind == "connect" for record in records)
+        raise EndpointError(
+            f"{side.endpoint.label} ({side.endpoint.public()['url']}) stopped answering during probe {name}: {lost} of "
+            f"{len(records)} requests found no connection, the last one too ({last.failure.detail}). What was measured "
+            f"is kept."
+        )
 
 
 async def _driven(name: Probe, side: Opened, requests: list[Request], material: Material, by: Probing) -> list[Record]:

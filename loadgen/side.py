@@ -85,11 +85,19 @@ class ReferenceDied(Exception):
     """The reference server, or an oracle, stopped answering. Exit 4; what was measured stays."""
 
 
+_BUSY = (429, 503)
+_PAUSES_S = (0.5, 2.0)  # before the second try and the third
+
+
 async def posted(reference: Opened, url: httpx.URL, body: Mapping[str, Any]) -> Answer:
-    """What the reference answers. Raises ReferenceDied."""
-    for last_try in (False, False, True):
+    """What the reference answers; asked again where it is busy or the connection was lost. Raises ReferenceDied."""
+    for pause_s in (*_PAUSES_S, None):
+        last_try = pause_s is None
         try:
-            return await side_post(reference, url, body)
+            answer = await side_post(reference, url, body)
+            if last_try or answer.status not in _BUSY:
+                return answer
+            await asyncio.sleep(pause_s or 0)
         except Unreachable as error:
             # A kept-alive connection that the server closed meanwhile is no death.
             if last_try:

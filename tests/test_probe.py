@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,12 @@ from loadgen.cli.progress import Progress
 from loadgen.cli.session import World
 from loadgen.compare import Finished, Load
 from loadgen.drive import Tally
-from loadgen.endpoint import Endpoint
+from loadgen.endpoint import Endpoint, EndpointError
 from loadgen.memory import MemoryTransport, Message
-from loadgen.probe import Gathering
+from loadgen.probe import Gathering, check_alive
 from loadgen.probes import NAMES, logprobs, repeat_prefix
 from loadgen.profile import Sampling, load, overridden
-from loadgen.record import Run
+from loadgen.record import Failure, Record, Run
 from loadgen.side import ReferenceDied
 from loadgen.telemetry import Clock
 from servers.sim import app as sim
@@ -349,7 +350,8 @@ def test_a_probe_that_fails_leaves_its_check_undecided(tmp_path: Path, monkeypat
     said = missing(verdict)
 
     assert run.complete
-    assert said["repeat_prefix"] == "the probe repeat_prefix brought no token ids from candidate"
+    why = "the probe repeat_prefix brought no token ids from candidate: 240 of 240 requests failed, truncated"
+    assert said["repeat_prefix"] == why
     assert said["greedy"] is None
     assert {r.probe for r in run.records() if r.failure} == {"repeat_prefix"}
 
@@ -440,3 +442,29 @@ def test_what_shows_that_a_candidate_speculates(
 
     assert gathering.material is not None
     assert gathering.material.speculates == expected
+
+
+def ended(at_ns: int, kind: Any = None) -> Record:
+    return Record(
+        id=f"{at_ns:032x}",
+        endpoint="candidate",
+        profile="team",
+        pass_no=0,
+        lane=0,
+        phase="probe",
+        probe="greedy",
+        prompt_id="p",
+        asked={},
+        end_ns=at_ns,
+        failure=None if kind is None else Failure(kind=kind, detail="connection refused"),
+    )
+
+
+def test_a_server_that_died_during_a_probe_is_no_lack_of_data() -> None:
+    """The last request found no connection: the run breaks off. One that failed in another way, or was lost on the way
+    while later ones came through, leaves its check without data and no more."""
+    side: Any = SimpleNamespace(endpoint=Endpoint(url="http://127.0.0.1:1", label="candidate"))
+    check_alive(side, "greedy", [])
+    check_alive(side, "greedy", [ended(1), ended(3, "http_status"), ended(2, "connect")])
+    with pytest.raises(EndpointError, match=r"candidate .* stopped answering during probe greedy: 2 of 3 requests"):
+        check_alive(side, "greedy", [ended(3, "connect"), ended(1), ended(2, "connect")])

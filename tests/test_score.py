@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
+from loadgen import side
 from loadgen.discovery import open_endpoint
 from loadgen.endpoint import Endpoint
 from loadgen.record import Record
@@ -91,3 +92,17 @@ async def test_a_reply_with_missing_ids_is_not_scored() -> None:
         await reference.close()
 
     assert (len(found.scores), found.left_out, len(server.requests)) == (0, {"token ids incomplete": 1}, 2)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_busy_reference_is_asked_again(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once refused for being busy, it would else score a whole run in the poorer of two ways."""
+    monkeypatch.setattr(side, "_PAUSES_S", (0.0, 0.0))
+    busy, told = answer(status, b"{}"), answer(200, orjson.dumps(scores()))
+    transport = SocketTransport()
+    async with playing(MODELS, NO_VERSION, busy, busy, told) as server:
+        reference = await open_endpoint(Endpoint(url=server.url, label="reference"), transport)
+        checked_one = await check_reference(reference)
+        await reference.close()
+
+    assert (checked_one.place_by_place, len(server.requests)) == (False, 5)
