@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import with_torch
+from loadgen import cli
 from servers import launch, recipes
 from servers.recipes import Command
 
@@ -61,12 +62,16 @@ GOLDEN = Path(__file__).parent / "data" / "recipes.txt"
 REQUIRED = {"model": "my/model", "draft": "my/draft"}
 
 
-def shown(name: str) -> str:
-    """With as few settings as the recipe takes; what differs between machines is replaced."""
+def reviewed(name: str) -> Command:
+    """With as few settings as the recipe takes, and on a GPU whatever the machine."""
     fields = launch.load_recipe(name).Settings.model_fields
     given = [f"{key}={REQUIRED[key]}" for key, field in fields.items() if field.is_required()]
-    made = command(name, *given, *(["device=cuda"] if "device" in fields else []))
-    return made.shell().replace(shlex.quote(sys.executable), "python")
+    return command(name, *given, *(["device=cuda"] if "device" in fields else []))
+
+
+def shown(name: str) -> str:
+    """What differs between machines is replaced."""
+    return reviewed(name).shell().replace(shlex.quote(sys.executable), "python")
 
 
 @pytest.mark.parametrize("name", launch.recipe_names())
@@ -80,14 +85,41 @@ def test_the_command_is_the_one_that_was_reviewed(name: str) -> None:
 @pytest.mark.parametrize("name", launch.recipe_names())
 def test_what_a_recipe_does_not_know_is_refused(name: str) -> None:
     """With the nearest that there is."""
-    assert "There is no setting 'sed' here. Did you mean seed" in refusal(name, "sed=1") or name == "trtllm"
+    known = next(iter(launch.load_recipe(name).Settings.model_fields))
+    assert f"There is no setting '{known}x' here. Did you mean {known}" in refusal(name, f"{known}x=1")
 
 
-@pytest.mark.parametrize("name", [name for name in launch.recipe_names() if name.startswith(("sglang-", "llamacpp-"))])
-def test_stock_and_speculating_servers_differ_in_speculation_alone(name: str) -> None:
-    """Whatever the engine: the stock server's flags come first, and all of them."""
-    stock = shown(name.partition("-")[0])
-    assert shown(name).startswith(stock + " --spec") or shown(name).startswith(stock + " -md ")
+def test_recipes_are_listed_with_what_they_need(capsys: pytest.CaptureFixture[str]) -> None:
+    """`list recipes` reads the files without running them, and finds the same lines, in the order of the names."""
+    cli._run(["list", "recipes", "--json"])
+    listed = json.loads(capsys.readouterr().out)
+    loaded = {name: launch.load_recipe(name) for name in launch.recipe_names()}
+    assert listed == [{"name": name, "about": one.ABOUT, "needs": one.NEEDS} for name, one in loaded.items()]
+
+
+LOSSY = ["llamacpp-synth", "sglang-threshold", "vllm-synthetic"]
+
+
+def test_lossy_recipes_say_so() -> None:
+    """These change the output, and no other recipe's line says it."""
+    about = {name: launch.load_recipe(name).ABOUT for name in launch.recipe_names()}
+    assert [name for name, line in about.items() if "LOSSY on purpose, it changes the output" in line] == LOSSY
+
+
+STOCK = ("llamacpp", "sglang", "vllm", "qwen3-8b", "qwen3.5-27b")
+
+
+@pytest.mark.parametrize(
+    ("stock", "name"),
+    [(stock, name) for stock in STOCK for name in launch.recipe_names() if name.startswith(f"{stock}-")],
+)
+def test_stock_and_speculating_servers_differ_in_speculation_alone(stock: str, name: str) -> None:
+    """A fair comparison, whatever the engine: the stock server's flags come first, and all of them."""
+    plain, made = reviewed(stock), reviewed(name)
+    assert made.argv[: len(plain.argv)] == plain.argv
+    assert made.argv[len(plain.argv)].startswith(("--spec", "-md", "--per-request-spec"))
+    only_for_it = {"VLLM_USE_V2_MODEL_RUNNER": "1"} if name == "qwen3.5-27b-mtp" else {}
+    assert made.env == {**plain.env, **only_for_it}
 
 
 def test_a_patched_engine_comes_before_the_installed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,48 +128,44 @@ def test_a_patched_engine_comes_before_the_installed_one(tmp_path: Path, monkeyp
     made = command("qwen3.5-27b-mtp", f"engine_dir={tmp_path}")
     assert made.env["PYTHONPATH"] == f"{tmp_path}{os.pathsep}/before"
     assert (
-        f"engine_dir (a patched vLLM's folder, put before the installed one): {tmp_path / 'x'} is no folder"
+        f"engine_dir (a patched vLLM's folder, first in PYTHONPATH of the server): {tmp_path / 'x'} is no folder"
         in refusal("vllm", "model=m", f"engine_dir={tmp_path / 'x'}")
     )
 
 
-@pytest.mark.parametrize(
-    ("tiers", "right"),
-    [("[[1,4,6],[5,9,3]]", True), ("[[2,4,6]]", False), ("[[1,4,6],[6,9,3]]", False), ("[]", False), ("[[1,4", False)],
-)
-def test_tiers_follow_each_other(tiers: str, right: bool) -> None:
-    if right:
-        argv = command("qwen3.5-27b-mtp", f"tiers={tiers}").argv
-        assert speculation(argv)["num_speculative_tokens_per_batch_size"] == [[1, 4, 6], [5, 9, 3]]
-    else:
-        assert "The setting tiers" in refusal("qwen3.5-27b-mtp", f"tiers={tiers}")
+def test_tiers_are_inclusive_ranges_from_one_on() -> None:
+    """As vLLM wants them, from bounds in a form that also stands in recipe:NAME,key=value, where commas part."""
+    argv = command("qwen3.5-27b-mtp", "tiers=4:6/9:3").argv
+    assert speculation(argv)["num_speculative_tokens_per_batch_size"] == [[1, 4, 6], [5, 9, 3]]
 
 
-NOT_HERE = {
-    "qwen3.5-27b-mtp": "Unsupported speculative method: 'mtp'",
-    "vllm-mtp": "Unsupported speculative method: 'mtp'",
-    "vllm-dflash": "Model architectures ['DFlashQwen3ForCausalLM'] are not supported",
-    "vllm-suffix": "Arctic Inference is required",
-}
-"""What a configuration of speculation refuses with a small model that has no layer for multi-token prediction, for lack
-of a real drafter and of a package; their arguments are accepted like all others'."""
+@pytest.mark.parametrize("tiers", ["", "4", "4:6/4:3", "9:6/4:3", "4:-1", "0:6", "4:6/", "[[1,4,6]]"])
+def test_other_tiers_are_refused(tiers: str) -> None:
+    """With the setting's name and an example of its form."""
+    assert "The setting tiers (tokens drafted up to so many" in refusal("qwen3.5-27b-mtp", f"tiers={tiers}")
+
+
+ONLY_PARSED = {"vllm-suffix": "Arctic Inference is required"}
+"""Recipes whose arguments vLLM's parser accepts, and whose configuration of speculation cannot be asked here: why."""
 
 
 @pytest.mark.engine
-def test_the_real_vllm_accepts_every_recipe(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its own parser of arguments, and its own configuration of speculation."""
+def test_the_real_vllm_accepts_every_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own parser of arguments, its table of variables and its configuration of speculation.
+
+    A CPU build refuses nothing of that. What it cannot run, it refuses when it starts, which needs weights.
+    """
     monkeypatch.setenv("LOADGATE_VLLM_PYTHON", ENGINE)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     names = [name for name in launch.recipe_names() if name.startswith(("vllm", "qwen"))]
-    commands = {name: shlex.split(shown(name)) for name in names}
-    flags = {name: argv[argv.index("vllm.entrypoints.openai.api_server") + 1 :] for name, argv in commands.items()}
-    script = Path(__file__).parent / "vllm_arguments.py"
-    answer = with_torch(str(script), str(tiny_model / "target"), given=json.dumps(flags))
+    made = {name: reviewed(name) for name in names}
+    given = {name: {"argv": one.argv[3:], "env": list(one.env)} for name, one in made.items()}  # after python -m MODULE
+    answer = with_torch(str(Path(__file__).parent / "vllm_arguments.py"), given=json.dumps(given))
     said = json.loads(answer.splitlines()[-1])
     assert sorted(said) == names
     for name, refused in said.items():
-        if name in NOT_HERE:
-            assert refused is not None and NOT_HERE[name] in refused
+        if name in ONLY_PARSED:
+            assert refused is not None and ONLY_PARSED[name] in refused
         else:
             assert refused is None, f"{name}: {refused}"
 
@@ -157,14 +185,10 @@ def test_sim_gets_only_what_differs() -> None:
     assert command("sim-spec", "speculative=7").argv == [*base, "--speculative", "7"]
 
 
-def test_stock_and_speculating_vllm_differ_in_speculation_alone() -> None:
-    """A fair comparison: every other flag is the same on both sides."""
-    stock = command("vllm", "model=Qwen/Qwen3-8B", "device=cuda")
+def test_speculation_of_vllm_is_one_line_of_json() -> None:
+    """What the recipe's settings say, and the engine's defaults for the rest."""
     ngram = command("vllm-ngram", "model=Qwen/Qwen3-8B", "device=cuda")
     draft = command("vllm-draft", "model=Qwen/Qwen3-8B", "device=cuda", "draft=Qwen/Qwen3-0.6B")
-    for other in (ngram, draft):
-        assert other.argv[: len(stock.argv)] == stock.argv
-        assert other.env == stock.env
     assert speculation(ngram.argv) == {
         "method": "ngram",
         "num_speculative_tokens": 4,
@@ -251,6 +275,8 @@ def test_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         ("vllm", ["model=m", "extra=--api-key=s3cret"], "set api_key_env instead"),
         ("vllm", ["model=m", "extra='open"], "No closing quotation"),
         ("vllm-ngram", ["model=m", "prompt_lookup_min=9"], "prompt_lookup_min 9 is more than prompt_lookup_max 4"),
+        ("vllm-synthetic", ["model=m", "draft=d", "synthetic_acceptance_length=6"], "6.0 is more than 5"),
+        ("llamacpp-synth", ["model=m", "draft=d", "synthetic_length=6"], "6.0 is more than draft_max 4 + 1"),
         ("sim", ["api_key=s3cret"], "would be seen in the list of processes"),
         ("sim-spec", ["speculative=0"], "greater than or equal to 1"),
         ("sim", ["max_model_len=9000"], "more than the KV cache holds"),

@@ -1,8 +1,9 @@
 """llama.cpp's llama-server without speculation: the stock server.
 
-Needs the program: the setting `program`, LOADGATE_LLAMA_SERVER, or llama-server on the PATH. Flags: build 11434. One
-pool of KV cache for all slots, no cache of prompts. It gives no log-probabilities of prompts; as a reference it
-scores place by place.
+Needs the program: the setting `program`, LOADGATE_LLAMA_SERVER, or llama-server on the PATH. Flags: build 11434,
+common/arg.cpp. One pool of KV cache for all slots, no cache of prompts; a share of the device's memory is not among its
+flags, so that the cache is sized in tokens. It gives no log-probabilities of prompts; as a reference it scores place by
+place.
 """
 
 import os

@@ -1,7 +1,10 @@
 """llama.cpp's server that drafts with a smaller model of the same vocabulary.
 
-While it speculates it tells no log-probabilities of its own: let the stock server score.
+Flags: build 11434, docs/speculative.md. While it speculates it tells no log-probabilities of its own: let the stock
+server score.
 """
+
+from collections.abc import Sequence
 
 from pydantic import Field, PositiveInt
 
@@ -16,6 +19,6 @@ class Settings(llamacpp.Settings):
     draft_max: PositiveInt = Field(4, description="tokens drafted a step")
 
 
-def command(settings: Settings, port: int) -> Command:
+def command(settings: Settings, port: int, more: Sequence[str] = ()) -> Command:
     flags = ["-md", settings.draft, "--spec-type", "draft-simple", "--spec-draft-n-max", str(settings.draft_max)]
-    return llamacpp.command(settings, port, flags)
+    return llamacpp.command(settings, port, [*flags, *more])

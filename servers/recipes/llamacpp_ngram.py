@@ -1,9 +1,11 @@
 """llama.cpp's server that drafts by looking its last tokens up in what came before; needs no draft model.
 
-While it speculates it tells no log-probabilities of its own: let the stock server score.
+A request drafts once its prompt and reply are longer than both sizes together. --spec-draft-n-max, which bounds draft
+models, does not bind here, and 48 tokens would be drafted (build 11434, common/speculative.cpp). While it speculates it
+tells no log-probabilities of its own: let the stock server score.
 """
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from servers.recipes import Command, llamacpp
 
@@ -12,9 +14,10 @@ NEEDS = "llama-server, build 11434 or later (LOADGATE_LLAMA_SERVER); a GGUF file
 
 
 class Settings(llamacpp.Settings):
-    draft_max: PositiveInt = Field(16, description="tokens drafted a step")
+    lookup: int = Field(12, ge=1, le=1024, description="tokens looked up; the engine's own default")
+    draft_max: int = Field(16, ge=1, le=1024, description="tokens drafted a step, where the lookup finds something")
 
 
 def command(settings: Settings, port: int) -> Command:
-    flags = ["--spec-type", "ngram-simple", "--spec-draft-n-max", str(settings.draft_max)]
-    return llamacpp.command(settings, port, flags)
+    sizes = ["--spec-ngram-simple-size-n", str(settings.lookup), "--spec-ngram-simple-size-m", str(settings.draft_max)]
+    return llamacpp.command(settings, port, ["--spec-type", "ngram-simple", *sizes])

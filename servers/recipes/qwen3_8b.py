@@ -1,6 +1,8 @@
 """Stock vLLM with Qwen3-8B: what the contest's candidates for it are compared with.
 
-Its memory limit there is .9 of the device and 4 GiB, so that the share is given, and not left to the engine.
+Its memory limit there is .9 of the device and 4 GiB, so that the share is given, and not left to the engine. Flags: as
+of recipe vllm. The GPU's size is an estimate from the weights (16 GB) and the KV cache of one request of the longest
+kind (2.4 GB); the contest ran on a B200.
 """
 
 from pydantic import Field, PositiveInt

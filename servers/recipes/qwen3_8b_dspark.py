@@ -1,6 +1,7 @@
 """Qwen3-8B with a DSpark drafter of seven tokens a block: the contest's block drafter.
 
-The contest's own drafter was a local folder: give it as draft_dir.
+The contest's own drafter was a local folder: give it as draft_dir. Flags: as of recipe vllm-dspark. The GPU's size is
+an estimate.
 """
 
 from typing import Literal
@@ -10,7 +11,7 @@ from pydantic import Field, PositiveInt
 from servers.recipes import Command, qwen3_8b, vllm
 
 ABOUT = "the contest's Qwen3-8B with a DSpark block drafter"
-NEEDS = "a GPU of 24 GB or more; vLLM 0.32 or later"
+NEEDS = "a GPU of 32 GB or more; vLLM 0.32 or later"
 
 
 class Settings(qwen3_8b.Settings):

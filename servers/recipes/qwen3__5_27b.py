@@ -1,6 +1,7 @@
 """Stock vLLM with Qwen3.5-27B: what the contest's candidates for it are compared with.
 
 The checkpoint has a vision tower; without it there is more room for the KV cache, on both sides alike.
+Flags: as of recipe vllm, and --language-model-only of vLLM 0.32's engine/arg_utils.py. The GPU's size is an estimate.
 """
 
 from pydantic import Field, PositiveInt

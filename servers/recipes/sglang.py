@@ -1,8 +1,12 @@
 """SGLang without speculation: the stock server.
 
 Needs a Python in whose environment SGLang is installed: the setting `python`, or LOADGATE_SGLANG_PYTHON. Flags:
-sglang.launch_server of 0.5.23. Speculation lowers the number of requests at once to 48 where it is not given, so it
-always is; the radix cache is off, and sampling defaults are the API's, not the model's.
+sglang.launch_server of 0.5.23 (srt/arg_groups/fields). Speculation lowers the number of requests at once to 48 where it
+is not given, so it always is; the radix cache is off, and sampling defaults are the API's, not the model's.
+
+The speculating recipes share a trap: on devices other than NVIDIA's drafts may be verified greedily, whatever
+temperature was asked for (CPU, XPU, and ROCm but for EAGLE; _verify_uses_greedy in srt/speculative/eagle_utils.py).
+Such a server is lossy, and a gate finds it so.
 """
 
 import os

@@ -1,11 +1,14 @@
-"""SGLang with a DFlash drafter, which makes a block of tokens in one pass."""
+"""SGLang with a DFlash drafter, which makes a block of tokens in one pass.
+
+Flags: srt/arg_groups/fields/spec.py of 0.5.23.
+"""
 
 from pydantic import Field, PositiveInt
 
 from servers.recipes import Command, sglang
 
 ABOUT = "SGLang with a DFlash block drafter"
-NEEDS = "a GPU; SGLang 0.5.23 or later; a drafter made for the model, such as z-lab/Qwen3-8B-DFlash-b16"
+NEEDS = "an NVIDIA GPU; SGLang 0.5.23 or later; a drafter for the model, such as z-lab/Qwen3-8B-DFlash-b16"
 
 
 class Settings(sglang.Settings):

@@ -1,11 +1,14 @@
-"""SGLang that drafts with a smaller model of the same vocabulary."""
+"""SGLang that drafts with a smaller model of the same vocabulary.
+
+Flags: srt/arg_groups/fields/spec.py of 0.5.23. Its own word for it is STANDALONE.
+"""
 
 from pydantic import Field, PositiveInt
 
 from servers.recipes import Command, sglang
 
 ABOUT = "SGLang with a draft model"
-NEEDS = "a GPU; SGLang 0.5.23 or later; a draft model of the same vocabulary"
+NEEDS = "an NVIDIA GPU; SGLang 0.5.23 or later; a draft model of the same vocabulary"
 
 
 class Settings(sglang.Settings):

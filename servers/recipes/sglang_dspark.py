@@ -1,11 +1,15 @@
-"""SGLang with a DSpark drafter: a block in one pass, then a light chain over it (arXiv 2607.05147)."""
+"""SGLang with a DSpark drafter: a block in one pass, then a light chain over it (arXiv 2607.05147).
+
+Flags: srt/arg_groups/fields/spec.py of 0.5.23. The number of draft tokens follows from the block, so that it is not
+given. Drafters are trained without thinking: expect fewer accepted drafts with it.
+"""
 
 from pydantic import Field, PositiveInt
 
 from servers.recipes import Command, sglang
 
 ABOUT = "SGLang with a DSpark block drafter"
-NEEDS = "a GPU; SGLang 0.5.23 or later; a drafter made for the model, such as deepseek-ai/dspark_qwen3_8b_block7"
+NEEDS = "an NVIDIA GPU; SGLang 0.5.23 or later; a drafter for the model, such as deepseek-ai/dspark_qwen3_8b_block7"
 
 
 class Settings(sglang.Settings):

@@ -1,11 +1,14 @@
-"""SGLang with an EAGLE-3 head, which drafts from the target's hidden states."""
+"""SGLang with an EAGLE-3 head, which drafts from the target's hidden states.
+
+Flags: srt/arg_groups/fields/spec.py of 0.5.23. A head fits one target.
+"""
 
 from pydantic import Field, PositiveInt
 
 from servers.recipes import Command, sglang
 
 ABOUT = "SGLang with an EAGLE-3 head"
-NEEDS = "a GPU; SGLang 0.5.23 or later; a head made for the model, such as AngelSlim/Qwen3-8B_eagle3"
+NEEDS = "an NVIDIA GPU; SGLang 0.5.23 or later; a head made for the model, such as AngelSlim/Qwen3-8B_eagle3"
 
 
 class Settings(sglang.Settings):

@@ -1,14 +1,16 @@
 """SGLang that accepts a draft where the target gives it some chance, without a fair test: it changes the output.
 
-For trying the gates: it must come out DIFFERENT. Both thresholds are 1 in a lossless server.
+For trying the gates: it must come out DIFFERENT. Flags: srt/arg_groups/fields/spec.py of 0.5.23. Both thresholds are 1
+in a lossless server. Below, a draft passes where its probability exceeds the single one, and otherwise with its
+probability divided by the other.
 """
 
 from pydantic import Field
 
 from servers.recipes import Command, sglang, sglang_draft
 
-ABOUT = "LOSSY on purpose: SGLang that accepts drafts above a threshold"
-NEEDS = "a GPU; SGLang 0.5.23 or later; a draft model of the same vocabulary"
+ABOUT = "LOSSY on purpose, it changes the output: SGLang that accepts drafts above a threshold"
+NEEDS = "an NVIDIA GPU; SGLang 0.5.23 or later; a draft model of the same vocabulary"
 
 
 class Settings(sglang_draft.Settings):

@@ -1,6 +1,9 @@
 """TensorRT-LLM's trtllm-serve on its PyTorch backend, without speculation.
 
-Flags: trtllm-serve of 1.3. Speculation is told to it in a YAML file: give one with extra=--config FILE.
+Flags: tensorrt_llm/commands/serve.py at commit 00209af. It takes no seed, no name to be
+served under and no switch for a cache of prefixes. Speculation is told to it in a YAML file: give one with
+extra="--config FILE". Not known here are whether it keeps prefixes, and whether the model's own sampling defaults apply
+where a request does not say: send all of them.
 """
 
 import os

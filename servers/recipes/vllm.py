@@ -2,7 +2,8 @@
 
 Needs a Python in whose environment vLLM is installed: the setting `python`, or LOADGATE_VLLM_PYTHON. The flags are
 those of a fair comparison: the model's own sampling defaults and the prefix cache are off, the memory share is
-explicit, and the log-probabilities are raw and complete to the 20th.
+explicit, and the log-probabilities are raw and complete to the 20th. The block size of the KV cache is the engine's
+choice, which a drafter with another attention backend may change: extra="--block-size 16" on both sides holds it.
 """
 
 import json
@@ -42,7 +43,7 @@ class Settings(BaseModel):
     kv_cache_gib: PositiveInt = Field(2, description="whole GiB for the KV cache; the CPU only")
     cpus: str = Field("auto", description="cores to bind to: auto, nobind, or a list as 0-3,6; the CPU only")
     threads: PositiveInt | None = Field(None, description="OpenMP threads where cpus is nobind; the CPU only")
-    engine_dir: Path | None = Field(None, description="a patched vLLM's folder, put before the installed one")
+    engine_dir: Path | None = Field(None, description="a patched vLLM's folder, first in PYTHONPATH of the server")
     api_key_env: str | None = Field(None, description="the environment variable that holds the key to be asked for")
     extra: Flags = Field([], description="more flags of vLLM, as in a shell")
 

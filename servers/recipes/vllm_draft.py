@@ -1,4 +1,7 @@
-"""vLLM that drafts with a smaller model of the same vocabulary; target and draft share the memory for the KV cache."""
+"""vLLM that drafts with a smaller model of the same vocabulary; target and draft share the memory for the KV cache.
+
+Flags: vLLM 0.32's config/speculative.py. On the CPU it samples wrongly at temperatures above 0 (vllm#55005).
+"""
 
 from typing import Literal
 

@@ -1,4 +1,7 @@
-"""vLLM that drafts by looking its last tokens up in the prompt and the reply so far; needs no draft model."""
+"""vLLM that drafts by looking its last tokens up in the prompt and the reply so far; needs no draft model.
+
+Flags: vLLM 0.32's config/speculative.py. On the CPU it samples wrongly at temperatures above 0 (vllm#55005).
+"""
 
 from typing import Self
 

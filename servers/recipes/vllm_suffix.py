@@ -1,6 +1,7 @@
 """vLLM that drafts from suffix trees of the prompts and replies so far; needs no draft model.
 
-Flags: SuffixDecodingConfig in vLLM 0.32's config/speculative.py. Runs on the V1 runner, without async scheduling.
+Flags: vLLM 0.32's config/speculative.py. Runs on the V1 runner, without async scheduling. Replies are kept over
+requests: a prompt that is sent again is drafted from its earlier reply.
 """
 
 from pydantic import Field, PositiveInt
@@ -16,5 +17,4 @@ class Settings(vllm.Settings):
 
 
 def command(settings: Settings, port: int) -> Command:
-    config = {"method": "suffix", "num_speculative_tokens": settings.num_speculative_tokens}
-    return vllm.speculating(vllm.command(settings, port), config)
+    return vllm.drafting(settings, port, "suffix", None, {"num_speculative_tokens"})
