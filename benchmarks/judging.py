@@ -22,9 +22,9 @@ PROGRAM = """
 import resource, sys, time
 began = time.perf_counter()
 from pathlib import Path
-from gates import evidence, plan, verdict
+from gates import plan, reading, verdict
 from loadgen.record import Run
-found = verdict.judge(evidence.load(Run.open(Path(sys.argv[1]))), plan.load("strict"))
+found = verdict.judge(reading.load(Run.open(Path(sys.argv[1]))), plan.load("strict"))
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(f"{found.outcome}: {time.perf_counter() - began:.2f} s, {used.ru_utime + used.ru_stime:.2f} s of CPU, "
       f"{used.ru_maxrss / 1024:.0f} MB")
