@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gates import setup
+from gates import fairness
 from gates.evidence import Arm, Evidence, Pass, Reply
 from gates.finding import Score, Speed
 from loadgen.record import Setting
@@ -179,7 +179,7 @@ def measure(evidence: Evidence) -> Speeds:
     }
     warnings = [f"{doubt} {_named(passes)}" for doubt, passes in doubts.items()]
     warnings += _too_fast(ratios, accepted, evidence) + _bundled(accepted, evidence)
-    warnings += setup.differences(*_settings(evidence)) + _cached(evidence) + _client(evidence)
+    warnings += fairness.differences(*_settings(evidence)) + _cached(evidence) + _client(evidence)
     return Speeds(ratios, specscore(ratios, evidence.profiles), accepted, warnings)
 
 

@@ -140,7 +140,7 @@ class Opened:
     served: Served
     side: httpx.AsyncClient
     timed: httpx.AsyncClient
-    place_by_place: bool = False  # scores by one request a place, as it tells nothing of a prompt
+    by_next_token: bool = False  # scores by one request a place, as it tells nothing of a prompt
 
     async def close(self) -> None:
         await self.side.aclose()

@@ -5,15 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from asyncio_throttle import Throttler  # type: ignore[attr-defined]
 
-from loadgen import places
-from loadgen.credentials import without_secrets
-from loadgen.dialects import DialectError, Scored
+from loadgen import next_token
+from loadgen.dialects import Scored
 from loadgen.endpoint import Opened
 from loadgen.record import SCORE_DTYPE, SCORED_TOP_K, Record
-from loadgen.side import posted
+from loadgen.side import read_posted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,9 +51,9 @@ async def check_reference(reference: Opened) -> Opened:
         if any(answer):
             return reference
         answer = "200, and null for every position"
-    told = await places.scored(reference, [1, 2], 3)
+    told = await next_token.scored(reference, [1, 2], 3)
     if not isinstance(told, str):
-        return replace(reference, place_by_place=True)
+        return replace(reference, by_next_token=True)
     raise CannotScore(
         f"{reference.endpoint.label} ({reference.endpoint.public()['url']}) cannot score: asked for the prompt "
         f"log-probabilities of three token ids, it came back with: {answer}. Asked for those of one token that it "
@@ -124,8 +122,8 @@ async def _score_reply(
     if longest is not None:
         ids = ids[: longest - 1]  # a scoring request generates one token itself
     first = len(record.prompt_token_ids)
-    if reference.place_by_place:
-        found, refusal = await places.scores(reference, record, ids[:first], ids[first:], limit)
+    if reference.by_next_token:
+        found, refusal = await next_token.scores(reference, record, ids[:first], ids[first:], limit)
         why = f"at some places: {refusal}" if refusal is not None and any(found) else refusal
         return as_array(record.id, ids[first:], found), why
     if limit is not None:
@@ -144,15 +142,9 @@ async def prompt_scores(server: Opened, ids: list[int], first: int = 0) -> list[
     body = target.dialect.score_body(ids, target.model)
     if body is None:
         return f"dialect {target.dialect.NAME} has no way to ask for prompt log-probabilities"
-    answer = await posted(server, target.method_url("scores"), body)
-    try:
-        content = orjson.loads(answer.content)
-        if answer.status != 200:
-            return f"{answer.status}: {without_secrets(str(content), target.headers)[:200]}"
-        scores = target.dialect.read_scores(content, first)
-    except (DialectError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        return f"{answer.status}, and no prompt log-probabilities in the answer"
-    return _unfit(ids, scores) or scores
+    lacking = "no prompt log-probabilities in the answer"
+    scores = await read_posted(server, "scores", body, lambda told: target.dialect.read_scores(told, first), lacking)
+    return scores if isinstance(scores, str) else _unfit(ids, scores) or scores
 
 
 def _unfit(ids: Sequence[int], scores: Sequence[Scored | None]) -> str | None:

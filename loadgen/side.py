@@ -1,13 +1,15 @@
 """Requests beside the load: pages of a server, scoring, tokenizing. httpx as it comes; nothing here is timed."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import orjson
 
+from loadgen.credentials import without_secrets
+from loadgen.dialects import DialectError
 from loadgen.endpoint import (
     Endpoint,
     EndpointError,
@@ -18,6 +20,8 @@ from loadgen.endpoint import (
     shown_url,
     tls_context,
 )
+
+_Read = TypeVar("_Read")
 
 _SIDE_LIMITS = httpx.Timeout(30.0, connect=10.0)
 _SCORE_LIMITS = httpx.Timeout(300.0, connect=10.0)  # the first scoring request of a real engine compiles kernels
@@ -106,6 +110,23 @@ async def posted(reference: Opened, url: httpx.URL, body: Mapping[str, Any]) -> 
                     f"scored ({error}). What was measured is kept: `loadgate score` can score it later."
                 ) from error
     raise AssertionError("the last try returns or raises")
+
+
+async def read_posted(
+    reference: Opened, method: str, body: Mapping[str, Any], read: Callable[[Any], _Read], lacking: str
+) -> _Read | str:
+    """What `read` makes of the reference's answer; or its refusal in its words, or `lacking` where it cannot be read.
+
+    Raises ReferenceDied.
+    """
+    answer = await posted(reference, reference.target.method_url(method), body)
+    try:
+        content = orjson.loads(answer.content)
+        if answer.status != 200:
+            return f"{answer.status}: {without_secrets(str(content), reference.target.headers)[:200]}"
+        return read(content)
+    except (DialectError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return f"{answer.status}, and {lacking}"
 
 
 def tokenize(opened: Opened, text: str) -> list[int]:

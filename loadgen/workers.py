@@ -197,7 +197,7 @@ class Several:
             start_ns = self._clock() + round(self._lead_s * 1e9)
             async with self._counting(shown):
                 driven: list[Driven] = await self._each("go", [start_ns] * len(self._workers))
-        except BaseException:
+        except BaseException:  # a cancelled pass too: workers that go on would load the server of the next one
             await self._stop()
             raise
         for index, one in enumerate(driven):

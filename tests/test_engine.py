@@ -13,7 +13,7 @@ import pytest
 
 from conftest import StartVllm
 from gates import plan
-from loadgen import cli, places, prompts
+from loadgen import cli, next_token, prompts
 from loadgen.discovery import open_endpoint
 from loadgen.endpoint import Endpoint
 from loadgen.probe import token_ids
@@ -144,7 +144,7 @@ async def test_places_are_scored_as_prompts_are(vllm_server: launch.Server) -> N
     try:
         ids = await token_ids(reference, "A gate that nobody can check is a door that somebody painted on a wall.")
         whole = await prompt_scores(reference, ids)
-        told = [await places.scored(reference, ids[:place], ids[place]) for place in range(1, len(ids))]
+        told = [await next_token.scored(reference, ids[:place], ids[place]) for place in range(1, len(ids))]
     finally:
         await reference.close()
     assert not isinstance(whole, str) and len(ids) > 8

@@ -105,4 +105,4 @@ async def test_a_busy_reference_is_asked_again(status: int, monkeypatch: pytest.
         checked_one = await check_reference(reference)
         await reference.close()
 
-    assert (checked_one.place_by_place, len(server.requests)) == (False, 5)
+    assert (checked_one.by_next_token, len(server.requests)) == (False, 5)

@@ -170,9 +170,9 @@ def test_unverified_drafts_are_found_by_the_draft_as_oracle(tmp_path: Path) -> N
     engines = {
         "stock": Settings(seed=1, kv_cache_tokens=4096),
         "candidate": Settings(seed=2, kv_cache_tokens=4096, speculative=4, fault="unverified-0.10"),
+        "draft": Settings(serves="draft", kv_cache_tokens=4096),
     }
-    draft = {"draft": Settings(serves="draft", kv_cache_tokens=4096)}
-    simulated.compare(engines, Load((brief("team", requests=90),), 2, seed=3), tmp_path / "run", oracles=draft)
+    simulated.compare(engines, Load((brief("team", requests=90),), 2, seed=3), tmp_path / "run")
     verdict = report.judged([Run.open(tmp_path / "run")], "strict").verdict
     assert verdict is not None
     found = next(one for one in verdict.findings if one.check == "oracle")

@@ -36,6 +36,7 @@ _KEPT = 0.1
 
 
 _MASS_ERROR = 0.01
+"""By how much probabilities that are rounded for their transport may add up to more than 1."""
 
 
 class Settings(CheckSettings):

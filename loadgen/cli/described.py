@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadgen import places
+from loadgen import next_token
 from loadgen.endpoint import Opened
 
 
@@ -19,5 +19,5 @@ def described(side: Opened) -> dict[str, Any]:
 
 def described_reference(reference: Opened) -> dict[str, Any]:
     """share: of the timed tokens that it is asked about."""
-    share = places.SHARE if reference.place_by_place else 1.0
+    share = next_token.SHARE if reference.by_next_token else 1.0
     return described(reference) | {"label": reference.endpoint.label, "share": share}

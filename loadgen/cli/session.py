@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from loadgen import compare, places, reported
+from loadgen import compare, next_token, server_settings
 from loadgen.backend import Backend, stamps, timed_transport
 from loadgen.cli.described import described, described_reference
 from loadgen.cli.progress import Progress
@@ -113,7 +113,7 @@ async def conduct(session: Session, world: World, progress: Progress) -> None:
     """
     async with AsyncExitStack() as stack:
         sides = [await _opened(endpoint, world, stack) for endpoint in session.endpoints]
-        told = [await reported.settings(side) for side in sides]
+        told = [await server_settings.settings(side) for side in sides]
         _say_differences(session, told, progress)
         reference = await _reference(session, sides, world, stack, progress)
         oracles = await _oracles(session, reference, world, stack)
@@ -310,10 +310,10 @@ async def _probe(session: Session, gathered: "Gathering", ways: _Ways, world: Wo
 
 
 def say_how_it_scores(progress: Progress, reference: Opened) -> None:
-    if reference.place_by_place:
+    if reference.by_next_token:
         progress.say(
             f"warning: {reference.endpoint.label} tells log-probabilities of what it samples alone, so that each place "
-            f"of a reply is a request: a random {places.SHARE:.0%} of the timed tokens are scored."
+            f"of a reply is a request: a random {next_token.SHARE:.0%} of the timed tokens are scored."
         )
 
 
@@ -329,9 +329,9 @@ def say_left_out(progress: Progress, title: str, scored: ScoredPass) -> None:
 def _say_differences(session: Session, told: Sequence[Mapping[Setting, str]], progress: Progress) -> None:
     """Before anything is driven, when it can still be mended."""
     if session.roles is not None:
-        from gates import setup
+        from gates import fairness
 
-        for sentence in setup.differences(*told):
+        for sentence in fairness.differences(*told):
             progress.say(f"warning: {sentence}")
 
 

@@ -24,19 +24,19 @@ def compare(
     out: Path,
     candidate: Mapping[str, Any] | None = None,
     probes: tuple[Probe, ...] = (),
-    oracles: "Mapping[str, Settings] | None" = None,
     decided: "Callable[[Path], Decision] | None" = None,
 ) -> None:
     """Drives engines["stock"] and engines["candidate"] as `loadgate compare` does, into the run directory `out`.
 
+    engines: of other names are oracles, which only score.
     candidate: fields of its endpoint, such as {"dialect": "openai"}, which gets text alone of it.
     probes: what to send once the timed passes have ended.
-    oracles: name → an engine that scores too. decided: asked between two rounds whether that is enough.
+    decided: asked between two rounds whether that is enough.
     """
     from servers.sim.app import app
 
     async def main(clock: Clock) -> None:
-        apps = {label: app(settings, clock) for label, settings in {**engines, **(oracles or {})}.items()}
+        apps = {label: app(settings, clock) for label, settings in engines.items()}
 
         def way(endpoint: Endpoint) -> MemoryTransport:
             return MemoryTransport(apps[endpoint.label], clock)
@@ -44,7 +44,9 @@ def compare(
         world = World(clock=clock, timed=way, side=way, throttled=False, aside=_at_once)
         described = Endpoint.model_validate({"url": "http://127.0.0.1:2", "label": "candidate", **(candidate or {})})
         session = _session(load, out, described, probes)
-        beside = tuple(Endpoint(url="http://127.0.0.1:3", label=name) for name in oracles or ())
+        beside = tuple(
+            Endpoint(url="http://127.0.0.1:3", label=name) for name in engines if name not in ("stock", "candidate")
+        )
         await conduct(replace(session, oracles=beside, decided=decided), world, Progress(quiet=True))
 
     virtual.run(main)

@@ -14,7 +14,7 @@ import pytest
 
 from gates import report
 from gates.finding import Verdict
-from loadgen import places, virtual
+from loadgen import next_token, virtual
 from loadgen.cli import scoring, simulated
 from loadgen.cli.progress import Progress
 from loadgen.cli.session import World
@@ -52,18 +52,18 @@ def reply(number: int, phase: Any = "timed") -> Record:
 def test_a_place_is_drawn_before_its_token() -> None:
     """Whether a place is asked about rests on nothing that comes at it or after: not on where the reply ends."""
     for number in range(50):
-        longest = list(places.drawn(reply(number), 300))
+        longest = list(next_token.drawn(reply(number), 300))
         for length in (0, 1, 7, 120):
-            assert list(places.drawn(reply(number), length)) == [place for place in longest if place < length]
+            assert list(next_token.drawn(reply(number), length)) == [place for place in longest if place < length]
 
 
 def test_every_place_is_as_likely() -> None:
     """Shares of 4,000 replies at the first, a middle and the last place: binomial, and independent between places."""
     asked = np.zeros((4000, 40))
     for number in range(len(asked)):
-        asked[number, list(places.drawn(reply(number * 7919 + 1), 40))] = 1
-    se = math.sqrt(places.SHARE * (1 - places.SHARE) / len(asked))
-    assert np.abs(asked.mean(axis=0) - places.SHARE).max() < 4 * se
+        asked[number, list(next_token.drawn(reply(number * 7919 + 1), 40))] = 1
+    se = math.sqrt(next_token.SHARE * (1 - next_token.SHARE) / len(asked))
+    assert np.abs(asked.mean(axis=0) - next_token.SHARE).max() < 4 * se
     neighbours = np.corrcoef(asked[:, :-1].ravel(), asked[:, 1:].ravel())[0, 1]
     assert abs(neighbours) < 4 / math.sqrt(asked[:, 1:].size)
 
@@ -77,7 +77,7 @@ def test_so_many_of_each_reply_would_choose_by_what_was_drawn() -> None:
         length = int(rng.geometric(0.1))
         ends = np.zeros(length)
         ends[-1] = 1
-        random += (ends[list(places.drawn(reply(number * 104_729 + 5), length))] - 0.1).tolist()
+        random += (ends[list(next_token.drawn(reply(number * 104_729 + 5), length))] - 0.1).tolist()
         one_each.append(ends[rng.integers(length)] - 0.1)
     assert abs(np.mean(random)) < 4 * np.std(random) / math.sqrt(len(random))
     assert np.mean(one_each) > 10 * np.std(one_each) / math.sqrt(len(one_each))
@@ -85,16 +85,16 @@ def test_so_many_of_each_reply_would_choose_by_what_was_drawn() -> None:
 
 def test_probes_are_scored_from_the_first_place_on() -> None:
     """Their checks read place after place, so far as there are scores."""
-    assert list(places.drawn(reply(3, "probe"), 5)) == [0, 1, 2, 3, 4]
-    assert list(places.drawn(reply(3, "probe"), 500)) == list(range(places.FIRST))
+    assert list(next_token.drawn(reply(3, "probe"), 5)) == [0, 1, 2, 3, 4]
+    assert list(next_token.drawn(reply(3, "probe"), 500)) == list(range(next_token.FIRST))
 
 
 def test_replies_with_log_probabilities_are_scored_further() -> None:
     """Six of them must make eight runs of 16 tokens; of those that ran beside them nothing is read."""
     beside = replace(reply(3, "probe"), probe="logprobs")
-    assert list(places.drawn(replace(beside, asked={"logprobs": 20}), 500)) == list(range(places.REPORTED))
-    assert list(places.drawn(beside, 500)) == []
-    assert 6 * (places.REPORTED // 16) >= 8
+    assert list(next_token.drawn(replace(beside, asked={"logprobs": 20}), 500)) == list(range(next_token.REPORTED))
+    assert list(next_token.drawn(beside, 500)) == []
+    assert 6 * (next_token.REPORTED // 16) >= 8
 
 
 # How it is asked, and what comes back.
@@ -142,7 +142,7 @@ async def checked(content: dict[str, Any]) -> bool:
     async with playing(MODELS, NO_VERSION, REFUSED, answer(200, orjson.dumps(content))) as server:
         reference = await open_endpoint(Endpoint(url=server.url, label="reference"), transport)
         try:
-            return (await check_reference(reference)).place_by_place
+            return (await check_reference(reference)).by_next_token
         finally:
             await reference.close()
 
@@ -228,11 +228,12 @@ def test_places_have_the_scores_that_the_prompt_would_have(hidden: tuple[Run, Ve
     for name, settings in (("whole", Settings(seed=1)), ("again", HIDDEN)):
         shutil.copytree(run.path, tmp_path / name)
         other = scored_anew(tmp_path / name, functools.partial(world_of, settings))
-        assert other.scored_share == (1.0 if name == "whole" else places.SHARE)
+        assert other.scored_share == (1.0 if name == "whole" else next_token.SHARE)
         for key, part in rows(run).items():
             asked = part["ids"][:, 0] >= 0
             full = rows(other)[key]
-            assert abs(asked.mean() - places.SHARE) < 4 * math.sqrt(places.SHARE * (1 - places.SHARE) / len(part))
+            sd = math.sqrt(next_token.SHARE * (1 - next_token.SHARE) / len(part))
+            assert abs(asked.mean() - next_token.SHARE) < 4 * sd
             assert (full["token_id"] == part["token_id"]).all()
             assert (full["ids"][asked] == part["ids"][asked]).all()
             assert full["logprobs"][asked] == pytest.approx(part["logprobs"][asked])
@@ -249,7 +250,7 @@ def test_every_check_of_tokens_has_data(hidden: tuple[Run, Verdict]) -> None:
     assert {found[name].missing for name in ("likelihood", "first_choice", "tail", "junk", "pit", "eos")} == {None}
     estimate = found["likelihood"].estimate
     total = sum(len(part) for (label, _), part in rows(run).items() if label == "candidate")
-    assert estimate is not None and estimate.n == pytest.approx(places.SHARE * total, rel=0.1)
+    assert estimate is not None and estimate.n == pytest.approx(next_token.SHARE * total, rel=0.1)
     assert "candidate: the reference was asked about a random 25% of the tokens." in verdict.warnings
     assert not any("not judged by all" in warning for warning in verdict.warnings)
 

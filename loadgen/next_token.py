@@ -9,14 +9,12 @@ the same reason: left out whole, replies would go the more often the longer they
 import math
 from typing import TYPE_CHECKING
 
-import orjson
 from asyncio_throttle import Throttler  # type: ignore[attr-defined]
 
-from loadgen.credentials import without_secrets
-from loadgen.dialects import DialectError, Scored
+from loadgen.dialects import Scored
 from loadgen.endpoint import Opened
 from loadgen.record import Record
-from loadgen.side import posted
+from loadgen.side import read_posted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,13 +72,9 @@ async def scored(server: Opened, before: list[int], token_id: int) -> Scored | s
     body = target.dialect.next_body(before, target.model)
     if body is None:
         return f"dialect {target.dialect.NAME} lists no ids of alternatives"
-    answer = await posted(server, target.method_url("completions"), body)
-    try:
-        content = orjson.loads(answer.content)
-        if answer.status != 200:
-            return f"{answer.status}: {without_secrets(str(content), target.headers)[:200]}"
-        listed = target.dialect.read_next(content)
-    except (DialectError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        return f"{answer.status}, and no alternatives to the token that it sampled"
+    lacking = "no alternatives to the token that it sampled"
+    listed = await read_posted(server, "completions", body, target.dialect.read_next, lacking)
+    if isinstance(listed, str):
+        return listed
     found = Scored(token_id, dict(listed).get(token_id, math.nan), listed)
     return found.unfit() or found

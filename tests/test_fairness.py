@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gates import plan, reading, setup, verdict
-from loadgen import reported
+from gates import fairness, plan, reading, verdict
+from loadgen import server_settings
 from loadgen.dialects import llamacpp, sglang, vllm
 from loadgen.discovery import open_endpoint
 from loadgen.endpoint import Endpoint
@@ -66,15 +66,15 @@ async def test_a_server_that_does_not_tell_is_no_error(page: Any, told: dict[Set
     transport = SocketTransport()
     async with playing(MODELS, answer(404, b"{}"), page) as server:
         opened = await open_endpoint(Endpoint(url=server.url, label="stock"), transport)
-        assert await reported.settings(opened) == {"longest sequence": "64"} | told
+        assert await server_settings.settings(opened) == {"longest sequence": "64"} | told
         await opened.close()
 
 
 def test_what_both_tell_and_tell_differently_is_named() -> None:
     """Numbers from free memory are never quite equal; what one side alone tells is no difference."""
-    assert setup.differences(TOLD, TOLD | {"KV cache (tokens)": "98000"}) == []
-    assert setup.differences(TOLD, {"longest sequence": "64"}) == []
-    found = setup.differences(TOLD, TOLD | {"prefix cache": "True", "KV cache (tokens)": "60000"})
+    assert fairness.differences(TOLD, TOLD | {"KV cache (tokens)": "98000"}) == []
+    assert fairness.differences(TOLD, {"longest sequence": "64"}) == []
+    found = fairness.differences(TOLD, TOLD | {"prefix cache": "True", "KV cache (tokens)": "60000"})
     assert [sentence.partition(": ")[2].partition(":")[0] for sentence in found] == [
         "prefix cache is False on stock and True on the candidate",
         "KV cache (tokens) is 98304 on stock and 60000 on the candidate",
