@@ -1,7 +1,8 @@
 """What all tokens together say against the candidate: the e-process over named alternatives, in total and in strata.
 
 It alone calls nothing different: a numerical floor that both servers share would. Together with a gap to stock on equal
-numbers of tokens it does (gates.decision, and of_strata here).
+numbers of tokens it does (gates.decision, and of_strata here). Until that gap is found, what stock's own tokens do not
+look like is no equivalence either (gates.unsettled).
 """
 
 import math
@@ -27,7 +28,7 @@ from gates.tokens import Tokens
 EXCUSABLE = ("temperature", "greedy")
 """Families whose size the margins bound: inside every one of them they do not matter."""
 
-_GAPS = {
+GAPS = {
     "likelihood": "likelihood",
     "first_choice_weighted": "first_choice",
     "tail": "tail",
@@ -36,7 +37,7 @@ _GAPS = {
 }
 """statistic → the check that it belongs to"""
 
-_BY_TOKENS = (*_GAPS.values(), "pit", "oracle")
+BY_TOKENS = (*GAPS.values(), "pit", "oracle")
 
 TUNED_TO = {
     "likelihood": 0.025,
@@ -88,6 +89,14 @@ class Suspected:
             return None
         return f"looks like {self.likeliest.says}"
 
+    @property
+    def unbounded(self) -> "tuple[Alternative, Level | None] | None":
+        """What no margin bounds, and where (None: in all tokens): a fault of another family, or one in a stratum that
+        may lie beyond them there."""
+        if self.likeliest is not None and self.profiles and not self.excusable:
+            return self.likeliest, None
+        return next(((one.likeliest, one) for one in self.levels if not one.excusable), None)
+
 
 def suspected(evidence: Evidence, alpha: float, alpha_strata: float, plan: Plan) -> Suspected:
     """alpha: of the e-process over all tokens; alpha_strata: of all the plan's strata together."""
@@ -126,7 +135,7 @@ def _contained(evidence: Evidence, stratum: Stratum, level: int, plan: Plan) -> 
     own, stock = tokens.of(evidence.candidate), tokens.of(evidence.stock)
     margins = _margins(plan)
     for statistic, margin in margins.items():
-        pair = _matched(own, stock, statistic, stratum, level)
+        pair = matched_at(own, stock, statistic, stratum, level)
         if pair is None:
             return False
         candidate, other = (sequential.sums(part) for part in pair)
@@ -165,17 +174,17 @@ def of_strata(evidence: Evidence, found: Suspected, alpha: float, plan: Plan) ->
     for level in found.levels:
         of_one = alpha / (max(1, len(plan.strata)) * len(strata.LEVELS[level.stratum]))
         of_oracle = of_one / max(1, len(own.oracles))
-        spent = {statistic: (check, of_one) for statistic, check in _GAPS.items()}
+        spent = {statistic: (check, of_one) for statistic, check in GAPS.items()}
         spent |= {oracles.statistic(name): ("oracle", of_oracle) for name in own.oracles}
         for statistic, (check, of_each) in spent.items():
-            pair = _matched(own, stock, statistic, level.stratum, level.index)
+            pair = matched_at(own, stock, statistic, level.stratum, level.index)
             finding = None if pair is None else _gap(pair, statistic, check, level, of_each)
             if finding is not None:
                 findings.append(finding)
     return findings
 
 
-def _matched(
+def matched_at(
     own: Tokens, stock: Tokens, statistic: str, stratum: Stratum, level: int
 ) -> tuple[Residuals, Residuals] | None:
     """Equal numbers of tokens of the level; where stock has none of it (chunks of one token), of all its tokens."""
@@ -235,7 +244,7 @@ def excused(findings: list[Finding], found: Suspected) -> list[Finding]:
 
 
 def _forgivable(finding: Finding, confined: Collection[str]) -> bool:
-    of_tokens = finding.check in _BY_TOKENS  # replies that are copies of each other, say, no margin bounds
+    of_tokens = finding.check in BY_TOKENS  # replies that are copies of each other, say, no margin bounds
     return of_tokens and finding.outcome == "different" and finding.margin is None and finding.stratum not in confined
 
 

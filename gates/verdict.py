@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Collection
+from functools import partial
 
-from gates import checks, digests, oracle_check, rejection, speed
+from gates import checks, digests, oracle_check, rejection, speed, unsettled
 from gates.checks import Check, Checked, CheckSettings, Levels, Terms
 from gates.evidence import Evidence
 from gates.finding import Finding, Needs, Outcome, Verdict
 from gates.plan import Plan, PlanError
 from gates.rejection import Suspected
+from gates.unsettled import Unsettled
 
 # Shares of alpha_different. Of the first two, one half is the e-process's and one half the single sequences'.
 POOLED, STRATA, P_VALUES = 0.5, 0.25, 0.25
@@ -27,7 +29,8 @@ def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verd
         raise PlanError(f"Plan {plan.name} holds a contest's rules, which gates.contest judges by.")
     used = plan.without(frozenset(without))
     alpha = plan.alpha_different
-    suspected = rejection.suspected(evidence, alpha * POOLED / 2, alpha * STRATA / 2, used)
+    suspicion = partial(rejection.suspected, alpha=alpha * POOLED / 2, alpha_strata=alpha * STRATA / 2, plan=used)
+    suspected = suspicion(evidence)
     found = _checked(evidence, used, suspected)
     findings = [finding for checked in found.values() for finding in checked.findings]
     known = {finding.check for finding in findings if finding.outcome == "different"}  # pooled says it better
@@ -36,6 +39,8 @@ def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verd
     findings, known = findings + of_oracles, known | {one.check for one in of_oracles if one.outcome == "different"}
     findings += [one for one in rejection.of_strata(evidence, suspected, spent, used) if one.check not in known]
     findings = rejection.excused(findings, suspected)
+    waits = unsettled.unsettled(findings, evidence, suspected, suspicion)
+    findings = findings if waits is None else waits.among(findings)
     # A candidate that is asked less, such as a shortened prompt, would be faster and as good as its word.
     outcome = _outcome(findings, used, evidence.whole and evidence.same_prompts)
     speeds = speed.measure(evidence)
@@ -47,8 +52,8 @@ def judge(evidence: Evidence, plan: Plan, without: Collection[str] = ()) -> Verd
         specscore=speeds.specscore,
         speed=speeds.ratios,
         acceptance=speeds.acceptance,
-        diagnosis=suspected.says if _measured_off(findings) else None,
-        needs=_needs(found, used) if outcome == "undecided" and evidence.same_prompts else None,
+        diagnosis=suspected.says if waits is not None or _measured_off(findings) else None,
+        needs=_needs(evidence, found, used, waits) if outcome == "undecided" and evidence.same_prompts else None,
         warnings=_warnings(evidence, plan, without) + speeds.warnings,
         findings=findings,
     )
@@ -111,10 +116,12 @@ def _outcome(findings: list[Finding], plan: Plan, whole: bool) -> Outcome:
     return "undecided"
 
 
-def _needs(found: dict[str, Checked], plan: Plan) -> Needs | None:
+def _needs(evidence: Evidence, found: dict[str, Checked], plan: Plan, waits: Unsettled | None) -> Needs | None:
     if any(finding.missing for name in plan.required for finding in found[name].findings):
         return None  # more tokens bring no data of a kind that is missing
     wanted = [found[name].needs_tokens for name in plan.required]
+    if waits is not None:
+        wanted.append(unsettled.needs(evidence, waits.level, plan.alpha_different * gap_share(evidence)))
     known = [tokens for tokens in wanted if tokens is not None]
     return Needs(tokens=max(1, *known)) if known else None
 

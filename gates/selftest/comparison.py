@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gates import checks, pit, plan, rejection, residuals, strata, tokens, verdict
+from gates import checks, pit, plan, rejection, residuals, strata, tokens, unsettled, verdict
 from gates.alternatives import Alternative
 from gates.checks import Levels, Terms
 from gates.checks import junk as junk_check
@@ -200,8 +200,8 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 
 TUNED_TO = {"junk_weighted": junk_check.WEIGHTED_TUNED_TO}
 
-EQUIVALENT = ("likelihood", "first_choice")
-"""Checks that must say so. eos would too, where replies are so short that they stop often enough."""
+REQUIRED = ("likelihood", "first_choice", "tail", "junk")
+"""Checks that must be equivalent or pass. eos would too, where replies are so short that they stop often enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,10 @@ class Comparison:
         if "pit" in asked:
             findings += pit_check.check(self.evidence, pit_check.Settings(), self.rules.terms(self.looks)).findings
         findings += self._strata(findings, found)
-        return Seen(self.candidate.tokens, _outcome(rejection.excused(findings, found)), found.likeliest)
+        findings = rejection.excused(findings, found)
+        waits = unsettled.unsettled(findings, self.evidence, found, self.rules.suspected)
+        findings = findings if waits is None else waits.among(findings)
+        return Seen(self.candidate.tokens, _outcome(findings), found.likeliest)
 
     def _strata(self, findings: Sequence[Finding], found: Suspected) -> list[Finding]:
         known = {one.check for one in findings if one.outcome == "different"}
@@ -300,8 +303,8 @@ class Comparison:
 def _outcome(findings: Sequence[Finding]) -> Outcome:
     if any(one.outcome == "different" for one in findings):
         return "different"
-    asked = [one.outcome for one in findings if one.check in EQUIVALENT]
-    return "equivalent" if all(outcome == "equivalent" for outcome in asked) else "undecided"
+    asked = [one.outcome for one in findings if one.check in REQUIRED]
+    return "equivalent" if all(outcome in ("equivalent", "passed") for outcome in asked) else "undecided"
 
 
 def first(seen: Iterator[Seen], wanted: Outcome) -> Seen | None:
